@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from tests.command_line import trtspec
 from tests.fakes.docker_daemon import DockerDaemon
 from tests.fakes.gpu_machine import GpuMachine
-from trtspec.deployment.installed_triton import find_wheel
+from trtspec.deployment.triton.install import find_wheel
 from trtspec.recipe.releases import release_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from tests.e2e.conftest import RECIPE, TINY
 from tests.fakes.kubelet import Pod, needs_sandbox
 from trtspec.base.progress import no_progress
 from trtspec.cli.app import app
-from trtspec.cluster.kubernetes import job_object as rendering
 from trtspec.cluster.kubernetes import jobs as scheduler
 from trtspec.pipeline.store.store import Store
 from trtspec.pipeline.store.upkeep import verify
@@ -52,8 +51,7 @@ def test_its_pods_put_the_build_into_the_store(
     for role in ("target", "draft"):
         shutil.copytree(TINY / role, work / role)
     # The models are at the same path here and in the pods.
-    for module in (scheduler, rendering):
-        monkeypatch.setattr(module, "WORK", str(work))
+    monkeypatch.setattr(scheduler, "WORK", str(work))
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE.read_text().replace("./", f"{work}/") + SECTION)
     monkeypatch.chdir(tmp_path)

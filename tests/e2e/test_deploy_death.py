@@ -29,7 +29,7 @@ from tests.e2e.conftest import (
 from tests.e2e.openai_requests import GOOD, ask
 from tests.processes import command_line, command_lines
 from trtspec.base.errors import ServerError
-from trtspec.deployment.installed_triton import find_wheel
+from trtspec.deployment.triton.install import find_wheel
 
 LONG = {"text_input": "class A:\n", "max_tokens": ENDLESS, "num_draft_tokens": 1, "end_id": -1}
 

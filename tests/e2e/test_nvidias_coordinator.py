@@ -19,9 +19,9 @@ import pytest
 from tests.e2e.conftest import Deploy, wait_until
 from tests.ports import free_ports
 from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.here import serve_triton
-from trtspec.deployment.installed_triton import find_wheel
-from trtspec.deployment.triton_launch import TritonLaunch
+from trtspec.deployment.local import serve_triton
+from trtspec.deployment.triton.install import find_wheel
+from trtspec.deployment.triton.launch import TritonLaunch
 from trtspec.gateway.ports import Ports
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.repository.writer import write_repository

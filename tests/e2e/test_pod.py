@@ -43,7 +43,7 @@ PATH = "/v2/models/speculative_llm/generate_stream"
 
 @dataclass
 class Cluster:
-    """What `trtspec deploy --kubernetes --dry-run` prints for a build in S3, and a node for its pods."""
+    """What `trtspec kubernetes deploy --dry-run` prints for a build in S3, and a node for its pods."""
 
     documents: list[dict[str, Any]]
     secrets: dict[str, dict[str, str]]
@@ -140,7 +140,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             return subprocess.run(line, env=environment, check=True, capture_output=True, text=True).stdout
 
         run("build", str(recipe), "--output", str(folder / "build"), "--store", url)
-        said = run("deploy", str(recipe), "--kubernetes", "--store", url, "--dry-run")
+        said = run("kubernetes", "deploy", str(recipe), "--store", url, "--dry-run")
         cluster = Cluster(list(yaml.safe_load_all(said)), {"engines": secret}, node, folder)
         try:
             yield cluster

@@ -22,8 +22,7 @@ import pytest
 
 from tests.command_line import trtspec
 from tests.e2e.conftest import IN_PROCESS, TRTSPEC, Deploy, Deployer, wait_until
-from trtspec.deployment.rollout import standing
-from trtspec.deployment.rollout.steps import STEPS, name_of
+from trtspec.deployment.rollout.steps import STEPS, name_of, read_record
 from trtspec.serving.rollout.state import ARMS
 
 pytestmark = pytest.mark.sweep
@@ -104,7 +103,7 @@ class Cli:
     @property
     def step(self) -> str:
         """Where the roll-out stands; `status` says by its exit status what a busy machine makes of it."""
-        found = standing.read(self.file)
+        found = read_record(self.file)
         return name_of(found.state) if found else "all"
 
     def __call__(self, verb: str, *options: str, status: int = 0) -> str:

@@ -19,9 +19,9 @@ from tests.fakes.cpp_backend_build import LETTERS, write_build
 from tests.fakes.engine_dir import write_engine
 from tests.ports import free_ports
 from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.here import serve_triton
-from trtspec.deployment.installed_triton import find_wheel
-from trtspec.deployment.triton_launch import TritonLaunch
+from trtspec.deployment.local import serve_triton
+from trtspec.deployment.triton.install import find_wheel
+from trtspec.deployment.triton.launch import TritonLaunch
 from trtspec.gateway.ports import Ports
 from trtspec.serving.executor import SamplingConfig
 

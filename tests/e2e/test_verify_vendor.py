@@ -12,7 +12,7 @@ import pytest
 
 from tests.command_line import trtspec
 from tests.e2e.conftest import RECIPE, TINY
-from tests.e2e.test_deploy_vendor import written
+from tests.e2e.test_deploy_engine_server import written
 from tests.processes import command_lines
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from trtspec.cluster.jobs.job import ClusterJob, JobState, Phase
+from trtspec.cluster.jobs import ClusterJob, JobState, Phase
 
 
 class FakeScheduler:

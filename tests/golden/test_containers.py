@@ -22,10 +22,9 @@ from typing import Any
 import pytest
 
 from tests.fakes import infos
-from trtspec.deployment.container import words
+from trtspec.deployment.container import container_of, run_words
 from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.in_container import container
-from trtspec.deployment.triton_launch import TritonLaunch
+from trtspec.deployment.triton.launch import TritonLaunch
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.containers.dialect import DOCKER as DOCKERS
 from trtspec.pipeline.containers.dialect import PODMAN, Dialect
@@ -91,8 +90,8 @@ def lines(name: str, release: str, folder: Path, by: ContainerEngine) -> dict[st
     launch = TritonLaunch(ranks, loads_one_by_one=ranks > 1)
     assert plan.resolved.release
     devices = container_gpus(gpus, loaded.hardware.count, by.devices)
-    served = container(deployment, launch, plan.resolved.release.image, devices)
-    return {**built, "deploy": words(served, by, detach=True)}
+    served = container_of(deployment, launch, plan.resolved.release.image, devices)
+    return {**built, "deploy": run_words(served, by, detach=True)}
 
 
 DOCKER_OF_ROOT = engine(DOCKERS, infos.DOCKER, SOMEBODY)

@@ -20,8 +20,8 @@ from tritonclient.grpc import model_config_pb2 as pb
 from tests.fakes.eagle_heads import write_eagle_for
 from tests.fakes.heads import write_head_for
 from tests.releases import each_release
-from trtspec.deployment.installed_triton import IN_IMAGE as SERVER
-from trtspec.deployment.triton_launch import by_ranks
+from trtspec.deployment.triton.install import IN_IMAGE as SERVER
+from trtspec.deployment.triton.launch import by_ranks
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.repository.writer import config_text, engine_config_text, write_repository

@@ -18,12 +18,10 @@ from tests.golden.test_containers import DOCKER_OF_ROOT, KINDS, engine, options_
 from tests.servers_of_others import SERVERS
 from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.vllm import triton as triton_vllm
-from trtspec.deployment.container import words
-from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.in_container import container
-from trtspec.deployment.server_kind import kind_of
-from trtspec.deployment.triton_launch import TritonLaunch
-from trtspec.deployment.vendor_launch import VendorLaunch
+from trtspec.deployment.container import container_of, run_words
+from trtspec.deployment.deployment import Deployment, kind_of
+from trtspec.deployment.engine_server import EngineServerLaunch
+from trtspec.deployment.triton.launch import TritonLaunch
 from trtspec.gateway.ports import OPENAI, Ports
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.containers.engine import ContainerEngine
@@ -84,9 +82,13 @@ def test_lines(
     key = "KEY" if backend == "vllm" else None
     deployment = deployed(launch)
     gpus = ("0", "1") if by.program.name == "podman" else ("GPU-0", "GPU-1")
-    made = words(container(deployment, VendorLaunch(launch, key=key), launch.image, gpus), by, detach=True)
+    made = run_words(
+        container_of(deployment, EngineServerLaunch(launch, key=key), launch.image, gpus), by, detach=True
+    )
     assert "KEY" not in made
-    hub = words(container(deployment, VendorLaunch(launch, HUB, key), launch.image, gpus), by, detach=True)
+    hub = run_words(
+        container_of(deployment, EngineServerLaunch(launch, HUB, key), launch.image, gpus), by, detach=True
+    )
     more = "".join(f"    with --{one}\n" for one in options_of(hub)[1:] if one not in options_of(made)[1:])
     text = shown(made, tmp_path) + "models of the Hub:\n" + more
     golden(f"containers/{by.program.name}/{backend}.txt", text)
@@ -100,9 +102,9 @@ def test_vllm_under_triton(launched: Callable[[str], ServerLaunch], tmp_path: Pa
     text = "".join(f"{name}:\n{text}" for name, text in files.items())
     golden("repository/vllm.txt", text.replace(str(tmp_path), "/models"))
     deployment = Deployment("pair", BUILD, "code", key="KEY", ports=Ports())
-    under = TritonLaunch(models=VendorLaunch(launch))
-    made = container(deployment, under, triton_vllm.IMAGE, ("GPU-0", "GPU-1"))
-    golden("containers/docker/triton_vllm.txt", shown(words(made, DOCKER_OF_ROOT, detach=True), tmp_path))
+    under = TritonLaunch(models=EngineServerLaunch(launch))
+    made = container_of(deployment, under, triton_vllm.IMAGE, ("GPU-0", "GPU-1"))
+    golden("containers/docker/triton_vllm.txt", shown(run_words(made, DOCKER_OF_ROOT, detach=True), tmp_path))
 
 
 def test_a_model_of_the_build_is_seen_with_it(launched: Callable[[str], ServerLaunch]) -> None:
@@ -110,5 +112,5 @@ def test_a_model_of_the_build_is_seen_with_it(launched: Callable[[str], ServerLa
     launch = launched("vllm")
     target, _ = launch.models
     inside = replace(launch, models=(target, str(BUILD / "draft/model")))
-    made = container(deployed(inside), VendorLaunch(inside), inside.image, ())
+    made = container_of(deployed(inside), EngineServerLaunch(inside), inside.image, ())
     assert [mount.folder for mount in made.mounts] == [BUILD, Path(target)]

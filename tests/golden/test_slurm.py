@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.cluster.jobs.planning import look, plan_jobs
-from trtspec.cluster.slurm.scheduler import SlurmScheduler
-from trtspec.cluster.slurm.submission import words
+from trtspec.cluster.jobs import look, plan_jobs
+from trtspec.cluster.slurm import SlurmScheduler, sbatch_words
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.store.store import Store
 
@@ -66,7 +65,7 @@ def test_scripts(llama_folder: Callable[..., Path], tmp_path: Path, name: str) -
         "/opt/trtspec/bin/python", {"HF_HUB_CACHE": Path("/hub"), "TRTSPEC_CACHE": Path("/cache")}
     )
     written = "\n".join(slurm.script(job) for job in jobs)
-    behind = next(word for word in words(jobs[-1], ["17", "19"]) if word.startswith("--dependency"))
+    behind = next(word for word in sbatch_words(jobs[-1], ["17", "19"]) if word.startswith("--dependency"))
 
     written = f"{written}\n\n# the pair behind jobs 17 and 19\n{behind}\n".replace(str(tmp_path), "/shared")
     written = re.sub(r"--key [0-9a-f]{64}", "--key KEY", written)

@@ -19,11 +19,11 @@ from tests.e2e.conftest import Deploy, wait_until
 from tests.fakes.cpp_backend_build import write_build
 from tests.fakes.engine_dir import write_directory
 from tests.ports import free_ports
-from trtspec.deployment import shared_memory
 from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.here import serve_triton
-from trtspec.deployment.installed_triton import find_wheel
-from trtspec.deployment.triton_launch import TritonLaunch
+from trtspec.deployment.local import serve_triton
+from trtspec.deployment.triton import shared_memory
+from trtspec.deployment.triton.install import find_wheel
+from trtspec.deployment.triton.launch import TritonLaunch
 from trtspec.gateway.ports import Ports
 from trtspec.serving.drafters.source import Drafting
 

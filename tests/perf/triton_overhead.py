@@ -25,9 +25,9 @@ from tests.perf.coordinator import DRAFT_TOKEN_S, PROMPT, VERIFICATION_S
 from tests.ports import free_ports
 from trtspec.client.grpc import GrpcClient
 from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.here import serve_triton
-from trtspec.deployment.installed_triton import find_wheel
-from trtspec.deployment.triton_launch import TritonLaunch
+from trtspec.deployment.local import serve_triton
+from trtspec.deployment.triton.install import find_wheel
+from trtspec.deployment.triton.launch import TritonLaunch
 from trtspec.gateway.ports import Ports
 from trtspec.pipeline.repository.spec import EngineModel, RepositorySpec
 from trtspec.pipeline.repository.writer import write_repository

@@ -26,8 +26,8 @@ from tests.slurm.cluster import RealSlurm, running, wait_for
 from tests.unit.cluster.kubernetes.jobs import job_of
 from trtspec.base.progress import no_progress
 from trtspec.base.roles import Role
-from trtspec.cluster.jobs.planning import look
-from trtspec.cluster.slurm.submission import script
+from trtspec.cluster.jobs import look
+from trtspec.cluster.slurm import sbatch_script
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.store.lease import leased
 from trtspec.pipeline.store.store import Store
@@ -264,7 +264,7 @@ def test_mpi_begins_in_a_step_of_one_rank(slurm: RealSlurm, h200_recipe: Path) -
     with h200_recipe.open("a") as recipe:
         recipe.write("slurm: {container_image: registry#image, options: {mem: 1G, cpus-per-task: 2}}\n")
     job = job_of(h200_recipe)
-    line = shlex.split(script(job, "python", {}).splitlines()[-1].removeprefix("exec "))
+    line = shlex.split(sbatch_script(job, "python", {}).splitlines()[-1].removeprefix("exec "))
     begin = "import ctypes; ctypes.CDLL('libmpi.so.40', ctypes.RTLD_GLOBAL).MPI_Init(None, None)"
     # No pyxis is here, which has the options of containers.
     step = [word for word in line[: line.index("trtspec")] if not word.startswith("--container-")]

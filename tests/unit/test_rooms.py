@@ -186,8 +186,7 @@ def imported_by(file: Path) -> Iterator[Path]:
         yield from (HOUSE / f"backends/{name}/backend.py" for name in NAMES)
     if file == HOUSE / "cli/commands.py":
         for entry in TABLE:
-            for module in (entry.module, *entry.also):
-                yield from _module(f"trtspec.{module}")
+            yield from _module(f"trtspec.{entry.module}")
 
 
 def _module(name: str) -> list[Path]:

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Literal
-
 import typer
 
 import trtspec
-from trtspec.base.roles import Role
+from trtspec.cli.terminal.build_options import BuildCommandOptions
 from trtspec.cli.terminal.engines import require_engines
 from trtspec.cli.terminal.entries import print_pushed
-from trtspec.cli.terminal.options import (
-    BackendOption,
-    ContextOption,
-    DryRunOption,
-    JsonOption,
-    NamespaceOption,
-    OutputOption,
-    ReportOption,
-    StoreOption,
-)
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.signals import ended_by_sigterm
 from trtspec.cli.terminal.steps import print_steps, print_steps_run, steps_as_json
@@ -35,48 +21,6 @@ EXAMPLES = (
     "trtspec build recipes/*.yaml --on slurm --store s3://engines",
     "trtspec build recipes/*.yaml --on kubernetes --store s3://engines",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class BuildCommandOptions:
-    """The options of `trtspec build`."""
-
-    recipes: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RECIPE...", help="The recipe, a YAML file; several with --on.", show_default=False
-        ),
-    ]
-    output: OutputOption = None
-    backend: BackendOption = None
-    container: Annotated[
-        bool, typer.Option("--container", help="Build the engines in NVIDIA's image, with docker or podman.")
-    ] = False
-    only: Annotated[
-        Role | None, typer.Option("--only", help="Make this engine alone, and no model repository.")
-    ] = None
-    until: Annotated[
-        Literal["fetch", "calibrate", "convert", "build"],
-        typer.Option("--until", help="With --only: stop after this stage; a later call continues there."),
-    ] = "build"
-    store: StoreOption = None
-    key: Annotated[
-        str | None,
-        typer.Option("--key", metavar="KEY", help="Fail unless stores know the build by this key."),
-    ] = None
-    on: Annotated[
-        Literal["slurm", "kubernetes"] | None,
-        typer.Option("--on", help="Build what the store lacks in jobs of this cluster."),
-    ] = None
-    on_interrupt: Annotated[
-        Literal["leave", "cancel"],
-        typer.Option("--on-interrupt", help="With --on: leave or cancel the jobs on Ctrl-C."),
-    ] = "leave"
-    context: ContextOption = None
-    namespace: NamespaceOption = None
-    dry_run: DryRunOption = False
-    report: ReportOption = None
-    json: JsonOption = False
 
 
 def build(options: BuildCommandOptions) -> None:

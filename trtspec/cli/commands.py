@@ -32,8 +32,6 @@ class CommandEntry:
     """The module, within `trtspec`."""
     help: str
     """The first sentence of the command's own help."""
-    also: tuple[str, ...] = ()
-    """More modules whose `COMMANDS` belong to this group."""
     then: str = ""
     """The next command, printed on a terminal; it takes arguments and options of this one."""
 
@@ -81,6 +79,7 @@ TABLE = (
     CommandEntry("deploy", "cli.deploy", "Serve a built recipe until Ctrl-C or SIGTERM."),
     CommandEntry("deploy status", "cli.deploy_status", "Show the servers that deploy has started."),
     CommandEntry("deploy stop", "cli.deploy_stop", "Stop a server that deploy has started."),
+    CommandEntry("kubernetes", "cluster.commands.kubernetes", "Serve on a Kubernetes cluster."),
     CommandEntry("serve", "cli.serve", "Serve OpenAI's API in front of a Triton elsewhere."),
     CommandEntry("chat", "cli.chat", "Talk to a running model; acceptance and speed on stderr."),
     CommandEntry("generate", "cli.generate", "Complete a prompt; acceptance and speed on stderr."),
@@ -100,12 +99,7 @@ TABLE = (
         then="rollout plan {recipe}",
     ),
     CommandEntry("top", "cli.top", "Show a server live: streams, speed, acceptance, K, queue."),
-    CommandEntry(
-        "rollout",
-        "cli.rollout",
-        "Give drafts to a running server's requests, a step at a time.",
-        ("cluster.commands.rollout_canary",),
-    ),
+    CommandEntry("rollout", "cli.rollout", "Give drafts to a running server's requests, a step at a time."),
     CommandEntry("monitoring", "cli.monitoring", "A dashboard for Grafana, alerts for Prometheus."),
     CommandEntry("inspect", "cli.inspect", "Show a model, checkpoint, engine or build, and its oddities."),
     CommandEntry("store", "cli.store", "Keep engines in a folder, S3, GCS or elsewhere."),
@@ -165,6 +159,15 @@ class Root(Commands):
         # Only the names are read: Typer suggests the nearest of them for a misspelt command.
         self.commands = dict.fromkeys(_ENTRIES, TyperCommand(None))
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] == "deploy" and "--kubernetes" in args:
+            # For one release: the command that `deploy --kubernetes` has become.
+            words = [word for word in args if word != "--kubernetes"]
+            is_other = words[1:2] in (["status"], ["stop"])
+            out.error(f"--kubernetes is a command now: trtspec kubernetes {shlex.join(words[is_other:])}")
+            raise typer.Exit(2)
+        return super().resolve_command(ctx, args)
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(_ENTRIES)
 
@@ -196,9 +199,8 @@ def load(entry: CommandEntry) -> Any:
     app = typer_app("trtspec")
     if hasattr(module, "COMMANDS"):
         group = typer_app(entry.name)
-        for one in (module, *(import_module(f"trtspec.{name}") for name in entry.also)):
-            for command in one.COMMANDS:
-                group.command(command.__name__.rstrip("_").replace("_", " "), cls=Command)(_flat(command))
+        for command in module.COMMANDS:
+            group.command(command.__name__.rstrip("_").replace("_", " "), cls=Command)(_flat(command))
         app.add_typer(group, help=module.HELP, epilog=epilog)
     else:
         command = getattr(module, entry.name.replace(" ", "_"))

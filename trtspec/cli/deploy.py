@@ -1,9 +1,10 @@
-"""`trtspec deploy`: a built recipe under a real Triton, on this machine, in a container or on a cluster."""
+"""`trtspec deploy`: a built recipe under its server, on this machine or in a container."""
 
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,34 +14,34 @@ import typer
 
 import trtspec
 from trtspec.base.errors import UnavailableError
+from trtspec.base.log_line import as_json
 from trtspec.cli.terminal.model_recipe import ModelChoices, find_model, recipe_text, write_recipe
 from trtspec.cli.terminal.options import (
     AllowedHostOption,
     ApiKeysOption,
-    ContextOption,
     DryRunOption,
-    NamespaceOption,
     OutputOption,
     PythonOption,
 )
 from trtspec.cli.terminal.output import INTERRUPTED, out
-from trtspec.cli.terminal.served import LogTalk, ServerTalk
 from trtspec.cli.terminal.signals import ended_by_sigterm
 from trtspec.deployment import foreground
 from trtspec.deployment.build import find_build
 from trtspec.deployment.deployment import rollout_file
-from trtspec.deployment.logs import LogFollower
 from trtspec.deployment.options import DeployOptions, with_own_logs
-from trtspec.deployment.rollout.standing import read
-from trtspec.deployment.rollout.steps import ALL, name_of
+from trtspec.deployment.rollout.steps import ALL, name_of, read_record
+from trtspec.deployment.server import LogFollower
+from trtspec.deployment.triton.server import UNREADY
 from trtspec.gateway.ports import GRPC, HTTP, LOOPBACK, METRICS, OPENAI, Ports
 from trtspec.pipeline.containers.dialect import DOCKER
 from trtspec.pipeline.containers.program import find_program
 from trtspec.serving.rollout.state import ROLLOUT
 
 if TYPE_CHECKING:
+    from trtspec.base.errors import ServerError
     from trtspec.deployment.build import DeployedBuild
-    from trtspec.deployment.site import Site
+    from trtspec.deployment.deployment import Deployment
+    from trtspec.deployment.launcher import Launcher
 
 _ONLY_TRITON: tuple[str, ...] = (
     "allowed_host",
@@ -52,8 +53,6 @@ _ONLY_TRITON: tuple[str, ...] = (
 )
 _ONLY_SERVERS: tuple[str, ...] = ("python", "plain")
 _ONLY_API = ("openai_port", "api_keys")
-_ONLY_MODELS = ("draft", "method", "gpu")
-_ONLY_HERE = ("host", *_ONLY_TRITON, "openai_port", "restart", "grace", "log_format", "log_to", "python")
 
 EXAMPLES = (
     "trtspec deploy recipe.yaml",
@@ -61,7 +60,6 @@ EXAMPLES = (
     "trtspec deploy Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B --container    # writes the recipe, builds, serves",
     "trtspec deploy recipe.yaml --container --detach",
     "trtspec deploy recipe.yaml --python .venv-vllm/bin/python    # engine.backend: vllm",
-    "trtspec deploy recipe.yaml --kubernetes --store s3://engines/llama",
     "trtspec deploy status",
     "trtspec deploy stop",
 )
@@ -109,21 +107,6 @@ class DeployArguments:
     """The older name of --container."""
     detach: Annotated[
         bool, typer.Option("--detach", help="With --container: leave it running when it is ready.")
-    ] = False
-    kubernetes: Annotated[
-        bool, typer.Option("--kubernetes", help="Serve on a cluster, with the engines that a store has.")
-    ] = False
-    store: Annotated[
-        str | None,
-        typer.Option("--store", metavar="URL", help="With --kubernetes: the store, if not the recipe's."),
-    ] = None
-    cluster: ContextOption = None
-    namespace: NamespaceOption = None
-    force: Annotated[
-        bool, typer.Option("--force", help="With --kubernetes: overwrite fields that somebody else has set.")
-    ] = False
-    helm_values: Annotated[
-        bool, typer.Option("--helm-values", help="With --kubernetes: print the values of the Helm chart.")
     ] = False
     dry_run: DryRunOption = False
     host: Annotated[
@@ -185,21 +168,11 @@ def deploy(context: typer.Context, arguments: DeployArguments) -> None:
     five failed starts in a row. Docker or podman restarts a server that --detach left running.
 
     The exit status is 0 if the server was ready and was stopped, 130 if it was stopped before it was ready,
-    and 1 if it ended by itself. With --kubernetes it is 0 when all pods are ready; Ctrl-C leaves on the
-    cluster what was applied.
+    and 1 if it ended by itself.
     """
     _check_together(arguments)
-    if arguments.kubernetes:
-        _refuse(context, _ONLY_MODELS, "it goes with a model, and a cluster serves a recipe")
-        _refuse(context, ("api_keys",), "pods read a Secret: kubernetes.secrets.api_keys in the recipe")
-        _refuse(context, _ONLY_HERE, "a cluster has no such option; the recipe says how pods serve")
-        # The wing of clusters comes with the option.
-        from trtspec.cluster.commands.kubernetes import deploy_on_cluster
-
-        deploy_on_cluster(arguments)
-        return
     # A missing extra is named before a model is built.
-    from trtspec.deployment.deploy import site_of
+    from trtspec.deployment.deploy import launcher_of
 
     file = _recipe(arguments)
     build = find_build(file, arguments.output)
@@ -209,8 +182,8 @@ def deploy(context: typer.Context, arguments: DeployArguments) -> None:
         asked = context.with_resource(with_own_logs(build, asked))
     if build.is_for_triton:
         _tell_rollout(file, build, asked)
-    site = site_of(build, asked, container=arguments.in_container, detach=arguments.detach)
-    _serve(site, build, asked, arguments)
+    launcher = launcher_of(build, asked, container=arguments.in_container, detach=arguments.detach)
+    _serve(launcher, build, asked, arguments)
 
 
 def _recipe(arguments: DeployArguments) -> Path:
@@ -263,33 +236,35 @@ def _asked(context: typer.Context, arguments: DeployArguments) -> DeployOptions:
     )
 
 
-def _serve(site: Site, build: DeployedBuild, asked: DeployOptions, arguments: DeployArguments) -> None:
+def _serve(
+    launcher: Launcher, build: DeployedBuild, asked: DeployOptions, arguments: DeployArguments
+) -> None:
     """Serves a build, or prints the command line that would serve it."""
     if asked.logs and asked.json_logs and not arguments.dry_run:
         out.log_as_json()
     if stale := build.staleness:
         out.warning(f"{stale}, which is served unchanged")
     if arguments.dry_run:
-        out.result(site.command_line)
+        out.result(launcher.command_line)
         return
-    site.prepare(out.watch)
+    launcher.prepare(out.watch)
     doubt = None if asked.plain else build.doubt
-    for warning in filter(None, (site.warning, site.deployment.exposure, doubt)):
+    for warning in filter(None, (launcher.warning, launcher.deployment.exposure, doubt)):
         out.warning(warning)
     if asked.start_s is None:
-        out.status(f"the start may take {build.patience}; --timeout says otherwise")
-    _stay(site, restart=arguments.restart)
+        out.status(f"the start may take {build.start_limit}; --timeout says otherwise")
+    _stay(launcher, restart=arguments.restart)
 
 
-def _stay(site: Site, *, restart: bool) -> None:
-    """Stays in the foreground while a site serves; raises `typer.Exit` if it is interrupted."""
-    deployment, left = site.deployment, site.left
+def _stay(launcher: Launcher, *, restart: bool) -> None:
+    """Stays in the foreground while a launcher serves; raises `typer.Exit` if it is interrupted."""
+    deployment, left = launcher.deployment, launcher.left
     talk = LogTalk(deployment, None) if deployment.logs else ServerTalk(deployment, left)
     following = LogFollower(deployment.all_logs, talk.log) if isinstance(talk, LogTalk) else nullcontext()
     try:
         with following, deployment.as_local(None).announced():
             restarts = foreground.Restarts(is_wanted=restart)
-            foreground.serve(site.serve(), deployment.log, restarts, talk, leave=bool(left))
+            foreground.serve(launcher.serve(), deployment.log, restarts, talk, leave=bool(left))
     except foreground.Interrupted:
         raise typer.Exit(INTERRUPTED) from None
     if left:
@@ -310,12 +285,6 @@ def _check_together(arguments: DeployArguments) -> None:
     if arguments.api_keys and not arguments.openai:
         why = "there is no OpenAI's API to open: --openai"
         raise typer.BadParameter(why, param_hint="--api-keys")
-    of_cluster = (arguments.store, arguments.cluster, arguments.namespace)
-    if (any(of_cluster) or arguments.force or arguments.helm_values) and not arguments.kubernetes:
-        hint = "--store, --context, --namespace, --force, --helm-values"
-        raise typer.BadParameter("only a cluster needs it: --kubernetes", param_hint=hint)
-    if arguments.kubernetes and arguments.in_container:
-        raise typer.BadParameter("a cluster has containers of its own", param_hint="--container")
 
 
 def _check_options(context: typer.Context, build: DeployedBuild) -> None:
@@ -341,7 +310,7 @@ def _refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
 def _tell_rollout(recipe: Path, build: DeployedBuild, asked: DeployOptions) -> None:
     """Warns of a roll-out that an earlier deployment has left."""
     try:
-        found = read(asked.rollout or rollout_file(build.folder.resolve()))
+        found = read_record(asked.rollout or rollout_file(build.folder.resolve()))
     except UnavailableError as error:
         out.warning(f"its roll-out's file cannot be read: {error}")
         return
@@ -349,3 +318,57 @@ def _tell_rollout(recipe: Path, build: DeployedBuild, asked: DeployOptions) -> N
         out.warning(
             f"its roll-out is at step {name_of(found.state)}; to move it: trtspec rollout next {recipe}"
         )
+
+
+class ServerTalk:
+    """Prints the states of the server; `left` names the container that is left running, if there is one."""
+
+    def __init__(self, deployment: Deployment, left: str | None) -> None:
+        self._deployment, self._left = deployment, left
+
+    @contextmanager
+    def starting(self) -> Iterator[Callable[[str], None]]:
+        software, log = self._deployment.software, self._deployment.log
+        with out.progress(f"starting {software} (log: {log})") as advance:
+            yield lambda does: advance(0, does)
+
+    def ready(self) -> None:
+        how = f"trtspec deploy stop {self._left} stops it" if self._left else "Ctrl-C stops it"
+        out.status(f"{self._deployment.model_name} is ready; {how}")
+        if self._left:
+            out.status(f"its log: {find_program().name} logs --follow {self._left}")
+        for what, where in self._deployment.addresses.items():
+            out.result(f"{what:<8} {where}")
+        out.result(self._deployment.example)
+        if "OpenAI" in self._deployment.addresses:
+            out.next("chat")
+
+    def said(self, line: str) -> None:
+        out.status(line)
+
+    def failed(self, error: ServerError, delay: float) -> None:
+        out.warning(f"{error}; starting again in {delay:g} s")
+
+    def stopping(self) -> None:
+        out.status("stopping; requests in flight may end first, a second Ctrl-C does not wait for them")
+
+
+class LogTalk(ServerTalk):
+    """The same for a server without a terminal, whose logs all go to stdout; `log` prints them."""
+
+    @contextmanager
+    def starting(self) -> Iterator[Callable[[str], None]]:
+        out.status(f"starting {self._deployment.software}")
+        yield lambda _: None
+
+    def ready(self) -> None:
+        out.status(f"{self._deployment.model_name} is ready")
+
+    def said(self, line: str) -> None: ...
+
+    def log(self, name: str, line: str) -> None:
+        """Prints a line of a log, as JSON if the models log JSON. Lines about making the server unready are
+        left out."""
+        if UNREADY in line or (self._deployment.json_logs and line[0] in "+|"):
+            return
+        out.log(as_json(line, name) if self._deployment.json_logs else line)

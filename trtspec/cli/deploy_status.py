@@ -1,65 +1,24 @@
-"""`trtspec deploy status`: the servers on this machine, or on a cluster."""
+"""`trtspec deploy status`: the servers on this machine."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
 from trtspec.base.errors import UnavailableError
-from trtspec.cli.terminal.options import ContextOption, JsonOption, NamespaceOption, OnKubernetesOption
+from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
 from trtspec.client.local_server import find_servers
-from trtspec.deployment.deployed import find_deployed
+from trtspec.deployment.container import find_deployed
 from trtspec.pipeline.containers.program import find_program
 
 if TYPE_CHECKING:
     from trtspec.client.local_server import LocalServer
 
-EXAMPLES = (
-    "trtspec deploy status",
-    "trtspec deploy status --json",
-    "trtspec deploy status --kubernetes --namespace serving",
-)
+EXAMPLES = ("trtspec deploy status", "trtspec deploy status --json")
 
 
-def deploy_status(
-    kubernetes: OnKubernetesOption = False,
-    context: ContextOption = None,
-    namespace: NamespaceOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Show the servers that deploy has started.
-
-    With --kubernetes, the exit status is 1 if a server is in trouble.
-    """
-    if kubernetes or context or namespace:
-        _on_cluster(context, namespace, json=json)
-    else:
-        _here(json=json)
-
-
-def _on_cluster(context: str | None, namespace: str | None, *, json: bool) -> None:
-    from trtspec.cluster.kubernetes.connection import connect
-    from trtspec.cluster.kubernetes.deployed import find_deployed
-
-    cluster = connect(context, namespace)
-    found = find_deployed(cluster)
-    if json:
-        out.json([each.as_json() for each in found])
-    elif found:
-        rows = [list(each.as_json().values())[:6] for each in found]
-        out.table(rows, header=("name", "what", "state", "ready", "build", "image"))
-    else:
-        out.status(f"nothing of trtspec is in namespace {cluster.namespace} of {cluster.context}")
-    for each in found:
-        if each.trouble:
-            out.warning(each.trouble)
-    if any(each.trouble for each in found):
-        raise typer.Exit(1)
-
-
-def _here(*, json: bool) -> None:
+def deploy_status(json: JsonOption = False) -> None:
+    """Show the servers that deploy has started."""
     from trtspec.deployment.openai import serve_line  # needs the extra for serving here
 
     program, servers = find_program(), find_servers()

@@ -17,8 +17,7 @@ from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.steps import print_steps, steps_as_json
 from trtspec.cli.terminal.verdict import print_verdict
 from trtspec.deployment.deployment import rollout_file
-from trtspec.deployment.rollout import standing
-from trtspec.deployment.rollout.steps import name_of
+from trtspec.deployment.rollout.steps import name_of, read_record
 from trtspec.forecast.rules import MeasuredRun
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.plan.outlook import PlanOutlook, look_ahead
@@ -161,7 +160,7 @@ def _measured(file: Path | None, recipe: str) -> MeasuredRun | None:
 
 def _rollout(build: Path) -> str | None:
     """Returns the name of the roll-out's step; None if no roll-out was started."""
-    found = standing.read(rollout_file(build))
+    found = read_record(rollout_file(build))
     return name_of(found.state) if found else None
 
 

@@ -34,7 +34,6 @@ EXAMPLES = (
     "trtspec rollout off recipe.yaml",
     "trtspec rollout next recipe.yaml    # shadow, then 5 %, 25 %, 50 %, all",
     "trtspec rollout status recipe.yaml || trtspec rollout back recipe.yaml",
-    "trtspec rollout canary next recipe.yaml    # on a cluster: a new build beside the old one",
 )
 
 UrlOption = Annotated[
@@ -172,7 +171,7 @@ def _tell(moved: RolloutMove | None, nothing: str, *, as_json: bool) -> None:
         out.warning("the server has not followed yet; it does within a second if it runs and reads the file")
 
 
-def print_checks(checks: Sequence[Check]) -> None:
+def _print_checks(checks: Sequence[Check]) -> None:
     """Prints a blank line, then each bound with its value and whether it holds. Prints nothing without
     bounds."""
     if checks:
@@ -182,13 +181,13 @@ def print_checks(checks: Sequence[Check]) -> None:
 
 
 def _show(view: RolloutView, recipe: Path) -> None:
-    state, since = view.standing.state, view.standing.since
+    state, since = view.record.state, view.record.since
     here = steps.name_of(state)
     out.result(f"{view.model} is at step {here}" + (f" since {since}" if since else ""))
     names = [step.name for step in steps.STEPS]
     ladder = names if here in names else [here]
     out.result("  ".join(f"[{name}]" if name == here else name for name in ladder))
-    print_checks(view.checks)
+    _print_checks(view.checks)
     if not view.server.goes_by(state):
         why = "cannot read its file" if view.server.is_malformed else "does not follow the file yet"
         out.warning(f"the server {why}; it keeps its last state")

@@ -13,8 +13,7 @@ from trtspec.backends.recipes import load, runner_of
 from trtspec.backends.table import backend_named
 from trtspec.base.errors import UnavailableError
 from trtspec.base.roles import Role
-from trtspec.deployment.patience import Patience, with_build, with_models
-from trtspec.deployment.server_kind import kind_of
+from trtspec.deployment.deployment import StartLimit, kind_of, limit_for_build, limit_for_models
 from trtspec.models.tokenizer import read_tokenizer
 from trtspec.pipeline.engine.directory import PlacedEngine, Runtime, built_with, check_loading, read_engine
 from trtspec.pipeline.engine.manifest import Manifest, check_unchanged, read_manifest
@@ -101,10 +100,10 @@ class DeployedBuild:
         return launch.image if launch else runner_of(self.recipe).image(self.recipe)
 
     @property
-    def patience(self) -> Patience:
+    def start_limit(self) -> StartLimit:
         """The time that its server may take to be ready."""
         launch = self.find_launch()
-        return with_models(launch) if launch else with_build(self.folder)
+        return limit_for_models(launch) if launch else limit_for_build(self.folder)
 
     @property
     def doubt(self) -> str | None:

@@ -1,24 +1,35 @@
-"""Labels, runs, follows, detaches from and removes one serving container of docker or podman."""
+"""Serves in a container of docker or podman, which is found again by its labels."""
 
 from __future__ import annotations
 
+import shlex
 import signal
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from trtspec.base.child import ChildProcess
 from trtspec.base.errors import UnavailableError
-from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.server_kind import TRITON, kind_of
+from trtspec.base.process_limits import check_open_files
+from trtspec.base.progress import Progress
+from trtspec.client.local_server import forget
+from trtspec.deployment.build import DeployedBuild
+from trtspec.deployment.deployment import TRITON, Deployment, kind_of
+from trtspec.deployment.launcher import HIDDEN, Launch, Launcher
+from trtspec.deployment.server import RunningServer, begin_log
+from trtspec.deployment.triton.launch import check_path, stopping_file
+from trtspec.deployment.triton.server import RequestGate, TritonServer
 from trtspec.gateway.openai.settings import ModelCard
-from trtspec.gateway.ports import Ports
-from trtspec.pipeline.containers.container import Container
-from trtspec.pipeline.containers.engine import ContainerEngine
+from trtspec.gateway.ports import Ports, address_of, check_free, listens
+from trtspec.pipeline.containers.container import Container, Health, Mount, name_for
+from trtspec.pipeline.containers.engine import ContainerEngine, find_engine
+from trtspec.pipeline.containers.oddities import logout
 from trtspec.pipeline.containers.program import Program
-from trtspec.pipeline.containers.state import find_state, remove
+from trtspec.pipeline.containers.state import State, ensure_image, find_state, find_states, remove
+from trtspec.pipeline.machine.devices import container_gpus, find_gpus
 
 LABEL = "trtspec.deployment"
 """The label of every container that serves; others begin with it."""
@@ -30,9 +41,112 @@ _LOOK_S = 5.0
 _LAST_WORDS_S = 2.0
 # A command that fails at once is not restarted earlier.
 _AGAIN_S = 5.0
+# The check runs in Python, which all images have.
+_READY = "python3 -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:{}{}\", timeout=4)'"
+_END_S = 10.0
 
 
-def words(made: Container, engine: ContainerEngine, *, detach: bool) -> tuple[str, ...]:
+def container_launcher(
+    build: DeployedBuild, deployment: Deployment, launch: Launch, *, detach: bool
+) -> Launcher:
+    """Returns a container with the recipe's GPUs as the place to serve a build; `detach` leaves it running.
+
+    Raises `UnavailableError` if neither docker nor podman answers.
+    """
+    engine, image, hardware = find_engine(), build.image, build.recipe.hardware
+    gpus: tuple[str, ...] = ()
+    if hardware.gpu != "none":
+        gpus = container_gpus(find_gpus(), hardware.count, engine.devices)
+    made = container_of(deployment, launch, image, gpus)
+    line = run_words(made, engine, detach=detach)
+    ends = logout(engine) if detach and engine.ends_at_logout else None
+
+    def prepare(watch: Progress) -> None:
+        check_open_files()
+        launch.check_image(build)
+        if problem := engine.obstacle_to(gpus=bool(gpus)):
+            raise problem
+        ensure_image(engine.program, image, watch)
+
+    return Launcher(
+        deployment,
+        shlex.join(word.replace(deployment.key, HIDDEN) for word in line),
+        prepare,
+        partial(serve_container, deployment, launch, made, engine, detach=detach),
+        f"{ends.problem}; {ends.repair} keeps them running" if ends else None,
+        made.name if detach else None,
+    )
+
+
+def container_of(deployment: Deployment, launch: Launch, image: str, gpus: tuple[str, ...]) -> Container:
+    """Returns the container of a deployment; the build and the models are read-only in it; pure.
+
+    `gpus` are those of `Container`. The entry point of another engine's image is not used: vLLM's is `vllm
+    serve`, and others have none.
+    """
+    command, build = launch.in_container(deployment, len(gpus)), deployment.build
+    address = address_of(deployment.host)
+    outside = f"[{address}]" if ":" in address else address
+    first, *rest = command.argv
+    made = Container(
+        image=image,
+        name=name_for(deployment.container_name, build),
+        entrypoint=None if deployment.is_triton else first,
+        command=command.argv if deployment.is_triton else tuple(rest),
+        folder=build,
+        mounts=(Mount(build, read_only=True),),
+        gpus=gpus,
+        environment={"PYTHONDONTWRITEBYTECODE": "1", **command.environment},
+        secrets=tuple(command.secrets),
+        labels=labels_of(deployment),
+        # The server listens on every address of the container's network; this limits the addresses outside.
+        publish=tuple(f"{outside}:{port}:{port}" for port in deployment.own_ports.values()),
+        health=Health(_READY.format(deployment.asked_port, deployment.kind.ready[0]), deployment.start_s),
+    )
+    return launch.mounted(made)
+
+
+@contextmanager
+def serve_container(
+    deployment: Deployment, launch: Launch, made: Container, engine: ContainerEngine, *, detach: bool
+) -> Iterator[Callable[[], RunningServer]]:
+    """Yields a function that starts the container, which may not be ready yet, after removing the last.
+
+    The last container is removed at the end. With `detach` it is left running instead, unless an exception
+    ends the block, and is started again when it fails. Raises `UnavailableError` before anything starts if a
+    port is taken, Triton cannot serve from the path, the same build is served already, or a foreign container
+    has the name. OpenAI's API in front of Triton is a process of this machine, which ends with the container.
+    """
+    from trtspec.deployment.openai import OpenAi  # needs the extra for serving here
+
+    if deployment.is_triton:
+        check_path(deployment.repository)
+    remove_last(engine.program, made.name, deployment.build)
+    check_free(deployment.host, deployment.all_ports)
+    begin_log(deployment.log)
+    has_api = deployment.is_triton and deployment.ports.openai
+    api = OpenAi(deployment, deployment.url_host) if has_api else None
+    secrets = launch.in_container(deployment, len(made.gpus)).secrets
+    line = run_words(made, engine, detach=detach)[1:]
+    there = OneContainer(engine.program, line, made.name, deployment.build, deployment.log, secrets)
+
+    def start() -> RunningServer:
+        return running_in(there.start(), deployment, *filter(None, (api,)))
+
+    with ExitStack() as stack:
+        stack.callback(there.end)
+        if api:
+            api.start()
+            stack.callback(api.close)
+        yield start
+        if detach:
+            left = there.leave()
+            if api:
+                api.leave(left)
+            stack.pop_all()
+
+
+def run_words(made: Container, engine: ContainerEngine, *, detach: bool) -> tuple[str, ...]:
     """Returns the arguments of the command that starts the container; pure.
 
     A detached container is restarted when it fails, which podman must know from the start.
@@ -222,3 +336,70 @@ class OneContainer:
             self.copy.close()
         assert self.container_id
         return self.container_id
+
+
+@dataclass(frozen=True, slots=True)
+class DeployedContainer:
+    """A server in a container: the deployment from its labels, and the container's state."""
+
+    deployment: Deployment
+    state: State
+
+    @property
+    def condition(self) -> str:
+        """The condition in words: starting, ready, unhealthy, restarting, or how it ended."""
+        state = self.state
+        if state.is_restarting:
+            return "restarting"
+        if not state.is_running:
+            return f"ended by signal {-state.status}" if state.status < 0 else f"ended with {state.status}"
+        if self.deployment.is_ready():
+            return "ready"
+        return "unhealthy" if state.health == "unhealthy" else "starting"
+
+    @property
+    def api_flaw(self) -> str:
+        """The problem of OpenAI's API in front of Triton, such as "not running"; empty for none.
+
+        It is a process of this machine, which nothing restarts after a reboot. `deploy` checks it only as
+        long as `deploy` itself runs.
+        """
+        deployment, port = self.deployment, self.deployment.ports.openai
+        if not deployment.is_triton or port is None or not self.state.is_running:
+            return ""
+        if not listens(deployment.client_host, port):
+            return "not running"
+        return "" if deployment.ask(port, "/health")[0] else "not answering"
+
+
+def find_deployed(program: Program) -> list[DeployedContainer]:
+    """Returns the servers, including ended ones; raises `UnavailableError` if docker or podman does not
+    answer."""
+    return [DeployedContainer(deployment_of(state.labels), state) for state in find_states(program, LABEL)]
+
+
+def stop(program: Program, deployed: DeployedContainer) -> None:
+    """Stops a server when its requests have ended or their grace period is over, and removes its
+    container."""
+    state, deployment = deployed.state, deployed.deployment
+    if state.is_running and not state.is_restarting:
+        running_in(ContainerProcess(program, state.id), deployment).stop()
+    remove(program, state.id)
+    forget(state.name)
+    if deployment.is_triton and deployment.ports.openai:
+        _wait_for_end(deployment.client_host, deployment.ports.openai)
+
+
+def running_in(process: ContainerProcess, deployment: Deployment, *gates: RequestGate) -> RunningServer:
+    """Returns the server of a container, with the processes in front of it."""
+    if not deployment.is_triton:
+        return RunningServer(deployment, process)
+    tell = f"echo {deployment.grace_s} > {stopping_file(deployment)}"
+    return TritonServer(deployment, process, lambda: process.run(tell), *gates)
+
+
+def _wait_for_end(host: str, port: int) -> None:
+    """Waits until the port is free: OpenAI's API ends once it finds its container gone."""
+    deadline = time.monotonic() + _END_S
+    while time.monotonic() < deadline and listens(host, port):
+        time.sleep(0.1)

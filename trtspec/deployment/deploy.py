@@ -11,15 +11,14 @@ from pathlib import Path
 from trtspec.base.errors import StuckError
 from trtspec.base.progress import Progress, no_progress
 from trtspec.deployment.build import DeployedBuild, find_build
-from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.here import on_this_machine
-from trtspec.deployment.in_container import in_container
+from trtspec.deployment.container import container_launcher
+from trtspec.deployment.deployment import TRITON, Deployment, kind_of
+from trtspec.deployment.engine_server import EngineServerLaunch, engine_server_launch
+from trtspec.deployment.launcher import Launcher
+from trtspec.deployment.local import local_launcher
 from trtspec.deployment.options import DeployOptions, with_own_logs
 from trtspec.deployment.server import RunningServer
-from trtspec.deployment.server_kind import TRITON, kind_of
-from trtspec.deployment.site import Site
-from trtspec.deployment.triton_launch import TritonLaunch
-from trtspec.deployment.vendor_launch import VendorLaunch, vendor_launch
+from trtspec.deployment.triton.launch import TritonLaunch
 from trtspec.gateway.openai.settings import ModelCard
 
 _LOOK_S = 0.1
@@ -48,38 +47,38 @@ def deploy(
     if stale := build.staleness:
         warn(f"{stale}; trtspec serves the build as it is")
     with with_own_logs(build, options or DeployOptions()) as asked:
-        site = site_of(build, asked, container=container)
-        site.prepare(progress)
-        for warning in filter(None, (site.warning, site.deployment.exposure)):
+        launcher = launcher_of(build, asked, container=container)
+        launcher.prepare(progress)
+        for warning in filter(None, (launcher.warning, launcher.deployment.exposure)):
             warn(warning)
-        with running(site):
-            yield site.deployment
+        with running(launcher):
+            yield launcher.deployment
 
 
-def site_of(
+def launcher_of(
     build: DeployedBuild, options: DeployOptions, *, container: bool = False, detach: bool = False
-) -> Site:
+) -> Launcher:
     """Returns the place to serve a build: this machine, or a container, which `detach` leaves running.
 
     Raises `UnavailableError` if nothing there could serve it, or its server does not take such keys.
     """
     deployment, launch = _deployment_of(build, options)
     if not container:
-        return on_this_machine(build, deployment, launch, options.python)
-    return in_container(build, deployment, launch, detach=detach)
+        return local_launcher(build, deployment, launch, options.python)
+    return container_launcher(build, deployment, launch, detach=detach)
 
 
 def _deployment_of(
     build: DeployedBuild, options: DeployOptions
-) -> tuple[Deployment, TritonLaunch | VendorLaunch]:
+) -> tuple[Deployment, TritonLaunch | EngineServerLaunch]:
     """Returns the deployment of a build and how its server is started."""
     server = build.find_launch()
     models = None
     if server:
-        models = vendor_launch(build, server, plain=options.plain, api_keys=options.api_keys)
+        models = engine_server_launch(build, server, plain=options.plain, api_keys=options.api_keys)
     serving = build.recipe.serving
     kind, name, ports = TRITON, serving.triton_name, options.ports
-    launch: TritonLaunch | VendorLaunch
+    launch: TritonLaunch | EngineServerLaunch
     if models and not build.is_for_triton:
         launch, kind, name = models, kind_of(models.launch.backend), models.launch.served_model_name
     else:
@@ -107,7 +106,7 @@ def _deployment_of(
         host=options.host,
         allowed_hosts=options.allowed_hosts,
         ports=ports,
-        start_s=options.start_s or build.patience.seconds,
+        start_s=options.start_s or build.start_limit.seconds,
         grace_s=options.grace_s,
         is_plain=options.plain and kind is not TRITON,
         json_logs=options.json_logs,
@@ -119,9 +118,9 @@ def _deployment_of(
 
 
 @contextmanager
-def running(site: Site) -> Iterator[None]:
+def running(launcher: Launcher) -> Iterator[None]:
     """Starts the server of a place that is prepared, waits until it is ready, and stops it with the block."""
-    with site.serve() as start:
+    with launcher.serve() as start:
         server = _ready(start)
         try:
             yield

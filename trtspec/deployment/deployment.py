@@ -1,4 +1,4 @@
-"""Describes a deployment: its build and its addresses."""
+"""Describes a deployment: its build, its kind of server, its addresses, and how long its start may take."""
 
 from __future__ import annotations
 
@@ -6,18 +6,105 @@ import http.client
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
+from trtspec.backends.launch import ServerLaunch
+from trtspec.backends.table import backend_named
+from trtspec.base.units import three_digits
 from trtspec.client.local_server import LocalServer
-from trtspec.deployment.patience import with_engines
-from trtspec.deployment.server_kind import TRITON, ServerKind
 from trtspec.gateway.openai.settings import ModelCard
 from trtspec.gateway.origins import Origins
 from trtspec.gateway.ports import LOOPBACK, Ports, client_host, in_url, is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class ServerKind:
+    """The facts about one kind of server."""
+
+    name: str
+    """The name of its log, and of its containers' labels: "tritonserver", or the name of a backend."""
+    software: str
+    """The name for people."""
+    subject: str
+    """The name in errors."""
+    ready: tuple[str, ...]
+    """The paths that all have status 200 once it takes requests; `{}` stands for the model's name."""
+    models: str | None
+    """The path that lists the names of its models in OpenAI's form; None where it has no such list."""
+    stop_s: float
+    """The seconds beyond the grace in which requests that still run are cancelled, and it ends."""
+    key_variable: str | None = None
+    """The variable that has the one key of its API; None where it takes none from there."""
+
+
+TRITON = ServerKind(
+    name="tritonserver",
+    software="Triton",
+    subject="tritonserver",
+    ready=("/v2/health/ready", "/v2/models/{}/ready"),
+    models=None,
+    stop_s=5.0,
+)
+
+
+def kind_of(backend: str) -> ServerKind:
+    """Returns the kind of a backend's own server; raises KeyError for an unknown backend."""
+    found = backend_named(backend)
+    return ServerKind(
+        name=backend,
+        software=found.title,
+        subject=found.title,
+        ready=("/health",),
+        models="/v1/models",
+        # Its engine's processes end too.
+        stop_s=15.0,
+        key_variable=found.key_variable,
+    )
+
+
+SLOW_B_S = 200e6
+"""The bytes a second that a slow disk, or a network drive, gives at least."""
+
+# An engine is ready once it is read. Another engine's server converts the weights, and may compile.
+_OF_ENGINES_S, _OF_MODELS_S = 300, 1800
+
+
+@dataclass(frozen=True, slots=True)
+class StartLimit:
+    """The time limit for a server's start: for reading files from a slow disk, and for everything else."""
+
+    beside_s: int
+    """The seconds for everything else."""
+    size: float
+    """The bytes of the files."""
+
+    @property
+    def seconds(self) -> float:
+        return self.beside_s + self.size / SLOW_B_S
+
+    def __str__(self) -> str:
+        read = f"{three_digits(int(self.size))} at {SLOW_B_S / 1e6:.0f} MB/s"
+        return f"{self.seconds:,.0f} s ({self.beside_s:,} s, and {read})"
+
+
+def limit_for_engines(sizes: Iterable[int]) -> StartLimit:
+    """Returns the limit for a server that loads engines of these bytes."""
+    return StartLimit(_OF_ENGINES_S, sum(sizes))
+
+
+def limit_for_build(build: Path) -> StartLimit:
+    """Returns the limit for a server that loads the engines of a build directory."""
+    return limit_for_engines(file.stat().st_size for file in build.glob("*/engine/*"))
+
+
+def limit_for_models(launch: ServerLaunch) -> StartLimit:
+    """Returns the limit for another engine's server, which loads the models itself."""
+    return StartLimit(_OF_MODELS_S, launch.weights)
+
 
 GRACE_S = 10.0
 """The seconds in which requests in flight must finish when the server is told to stop."""
@@ -41,7 +128,7 @@ class Deployment:
     """More host names that requests to a server on the loopback may have."""
     ports: Ports = field(default_factory=Ports)
     """The ports; another engine's own server has only that of OpenAI's API."""
-    start_s: float = with_engines(()).seconds
+    start_s: float = limit_for_engines(()).seconds
     """The seconds that the server has to be ready."""
     grace_s: float = GRACE_S
     """The seconds in which requests in flight must finish."""

@@ -175,8 +175,8 @@ def quantile(share: float, buckets: list[tuple[float, float]]) -> float:
 
 def _kv_use(now: Scrape, model: str) -> dict[str, float]:
     """Returns the use of the KV caches by engine; engines that are models of their own tell it themselves."""
-    told = {labels["engine"]: use for labels, use in now.of("trtspec:kv_cache_usage_perc", model=model)}
-    return told or {
+    used = {labels["engine"]: use for labels, use in now.of("trtspec:kv_cache_usage_perc", model=model)}
+    return used or {
         labels["model"]: use for labels, use in now.of(KV_FRACTION, kv_cache_block_type="fraction")
     }
 

@@ -14,8 +14,7 @@ from typing import Protocol
 
 from trtspec.base.errors import ServerError, StuckError
 from trtspec.base.tail import Tail
-from trtspec.deployment.logs import last_lines
-from trtspec.deployment.server import RunningServer
+from trtspec.deployment.server import RunningServer, last_lines
 
 # Triton's own ports: those of HTTP and metrics are behind the front, so they differ from the clients' ports.
 _OPENS = re.compile(r"Started \w+ ?Service at ")
@@ -88,7 +87,7 @@ def serve(
     `serving` yields a function that starts a server. Raises `Interrupted` if it is stopped before the server
     is ready, and the last `ServerError` if the server is not restarted.
     """
-    with _told_to_stop() as stop, serving as start:
+    with _stop_signals() as stop, serving as start:
         tail = Tail(log)
         while True:
             server, ready_at = start(), math.inf
@@ -118,7 +117,7 @@ def serve(
 
 
 @contextmanager
-def _told_to_stop() -> Iterator[threading.Event]:
+def _stop_signals() -> Iterator[threading.Event]:
     """Yields an event that Ctrl-C or SIGTERM sets; the second signal raises KeyboardInterrupt."""
     stop = threading.Event()
 

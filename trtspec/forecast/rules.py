@@ -244,7 +244,7 @@ def _checklist(facts: PairFacts, seen: MeasuredRun) -> list[Judgement]:
         step = "a router before it and the same without drafts, deploy --plain"
     if facts.inside:
         size, finding = f"{facts.inside} drafted tokens a step", "each number of them is a build of its own"
-        step = "trtspec rollout canary: the engine drafts for every request"
+        step = "a canary beside the old build: the engine drafts for every request"
     limit = f", limit: {facts.expected.limit}" if facts.expected else ""
     expected = (
         f"{facts.expected.tokens_per_second:.0f} tokens/s expected of one stream{limit}"

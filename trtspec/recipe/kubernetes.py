@@ -1,4 +1,4 @@
-"""Defines the recipe's section for Kubernetes, by which `trtspec deploy --kubernetes` serves a build.
+"""Defines the recipe's section for Kubernetes, by which `trtspec kubernetes deploy` serves a build.
 
 What the section leaves out follows from the recipe and from what the store has of its build; the section
 changes nothing in what is built. Names are those of Kubernetes.
@@ -243,7 +243,7 @@ class Hosts(Section):
 
 
 class Kubernetes(Section):
-    """The options of `trtspec deploy --kubernetes`."""
+    """The options of `trtspec kubernetes deploy`."""
 
     form: Form = Field(
         default="deployment",

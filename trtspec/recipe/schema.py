@@ -332,7 +332,7 @@ class Recipe(Section):
     engine: Engine = Field(default=Engine(), description="The backend of the engines, and their limits.")
     serving: Serving = Field(default=Serving(), description="The Triton model that clients call.")
     kubernetes: Kubernetes = Field(
-        default=Kubernetes(), description="The options of trtspec deploy --kubernetes."
+        default=Kubernetes(), description="The options of trtspec kubernetes deploy."
     )
     slurm: SlurmSection = Field(
         default=SlurmSection(), description="The options of trtspec build --on slurm."

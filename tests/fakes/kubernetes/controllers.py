@@ -30,7 +30,6 @@ class Pod:
     script: Script
     number: int
     ends: float | None = None
-    metrics_port: int | None = 8002
 
     def moment(self, now: float) -> Moment:
         return self.script(self.spec, now - self.born)

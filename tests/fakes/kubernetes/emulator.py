@@ -32,8 +32,8 @@ class Emulator:
     """`groups` are the API groups that are installed; `script` says what becomes of the pods of a template.
 
     `at_apply` sees what is applied before it is, and may raise `Refused`; `at_pods` may say why a pod is
-    denied, given how many there are; `forbidden` are verbs with a plural. `metrics` is what a pod tells.
-    `asked` are the requests, a method and a path each.
+    denied, given how many there are; `forbidden` are verbs with a plural. `asked` are the requests,
+    a method and a path each.
     """
 
     namespaces: set[str] = field(default_factory=lambda: {"default", NAMESPACE})
@@ -42,7 +42,6 @@ class Emulator:
     script: Callable[[Json], Script] = lambda template: ready()
     at_apply: Callable[[Json], None] = lambda manifest: None
     at_pods: Callable[[Json, int], str | None] = lambda template, number: None
-    metrics: Callable[[Json], str] = lambda pod: ""
     at_time: Callable[[float], None] = lambda now: None
     is_busy: bool = False
     now: float = 0.0

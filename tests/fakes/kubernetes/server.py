@@ -82,14 +82,11 @@ def _answer(emulator: Emulator, method: str, target: str, body: str, headers: An
     emulator.check_right(verb, group, plural + subresource, name, namespace)
     key = (namespace, plural, name)
     if plural == "pods" and name:
-        pod, _, port = name.partition(":")
-        return _of_pod(emulator, _pod(emulator, pod), port, rest, options)
+        return _of_pod(emulator, _pod(emulator, name), rest, options)
     if method == "PATCH":
         kind = headers.get("Content-Type")
         if kind == "application/apply-patch+yaml" and not rest:
             return _json(emulator.apply(key, json.loads(body), options))
-        if kind == "application/merge-patch+json" and rest in (None, "status"):
-            return _json(emulator.merge(key, json.loads(body), options.get("fieldManager", ""), rest or ""))
         raise Refused(
             415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {kind}"
         )
@@ -104,9 +101,7 @@ def _answer(emulator: Emulator, method: str, target: str, body: str, headers: An
     return _json({**kind, "metadata": {}, "items": items})
 
 
-def _of_pod(
-    emulator: Emulator, pod: Pod, port: str, rest: str | None, options: dict[str, str]
-) -> tuple[str, str]:
+def _of_pod(emulator: Emulator, pod: Pod, rest: str | None, options: dict[str, str]) -> tuple[str, str]:
     moment = pod.moment(emulator.now)
     if rest is None:
         return _json(pod.manifest(emulator.now))
@@ -117,11 +112,6 @@ def _of_pod(
             words = f'container "{name}" in pod "{pod.name}" is waiting to start: PodInitializing'
             raise Refused(400, "BadRequest", words)
         return _lines(log, pod.born, options), "text/plain"
-    if rest == "proxy/metrics":
-        if not pod.is_ready(emulator.now) or port != str(pod.metrics_port):
-            words = "error trying to reach service: dial tcp 10.0.0.7:8002: connect: connection refused"
-            raise Refused(503, "ServiceUnavailable", words)
-        return emulator.metrics(pod.manifest(emulator.now)), "text/plain"
     raise Refused(404, "NotFound", "404 page not found")
 
 

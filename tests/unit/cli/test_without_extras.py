@@ -65,7 +65,7 @@ def environment(folder: Path, left_out: set[str]) -> Bare:
         (("selftest",), "yarl", "measure,torch"),
         (("tune", TINY, "--workload", "synthetic:input=8,output=16"), "torch", "torch"),
         (("distill", TINY, "--workload", "prompts.jsonl"), "torch", "train"),
-        (("deploy", "status", "--kubernetes"), "kubernetes", "cluster"),
+        (("kubernetes", "status"), "kubernetes", "cluster"),
         (("store", "list", "s3://engines"), "s3fs", "s3"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else value,

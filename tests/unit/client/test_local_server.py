@@ -96,7 +96,7 @@ def test_several_are_listed(state: Path) -> None:
 
 
 def test_deploy_shows_and_stops_what_is_in_the_foreground(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trtspec.deployment.deployed.find_states", lambda *_: [])
+    monkeypatch.setattr("trtspec.deployment.container.find_states", lambda *_: [])
     with deploying(TINY) as process:
         assert json.loads(trtspec("deploy", "status", "--json").stdout) == [
             {
@@ -121,7 +121,7 @@ def test_stop_ends_the_deploy_that_a_container_belongs_to(monkeypatch: pytest.Mo
     deployment = Deployment("tiny", Path(TINY.build), TINY.model, ports=Ports(1, 2, 3))
     assert deployment.url == TINY.url
     container = State("0123", "trtspec-tiny", "i", True, 0, "", "", 0, False, labels_of(deployment))
-    monkeypatch.setattr("trtspec.deployment.deployed.find_states", lambda *_: [container])
+    monkeypatch.setattr("trtspec.deployment.container.find_states", lambda *_: [container])
     with deploying(TINY) as process:
         assert trtspec("deploy", "stop").stderr == "trtspec-tiny: stopped\n"
         assert process.wait() == -signal.SIGTERM

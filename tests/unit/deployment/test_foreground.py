@@ -1,4 +1,4 @@
-"""`trtspec.deployment.foreground`, with servers that only say that they are ready."""
+"""Servers in the foreground, and when one that has ended is started again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trtspec.base.errors import ServerError
+from trtspec.base.errors import ServerError, StuckError
 from trtspec.deployment import foreground
 from trtspec.deployment.foreground import Restarts
 
@@ -117,3 +117,26 @@ def test_one_whose_log_somebody_has_removed_is_started_again(tmp_path: Path) -> 
     (tmp_path / "log").unlink()
     serve(served, restart=True)
     assert served.heard.count("ready") == 2
+
+
+ENDED = ServerError("tritonserver", "was killed by SIGKILL")
+STUCK = StuckError("tritonserver", "waits")
+
+
+def test_the_waits_grow_and_begin_anew_after_a_stable_minute() -> None:
+    restarts = Restarts(is_wanted=True)
+    assert [restarts.delay(ENDED, 5) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+    assert [restarts.delay(ENDED, seconds) for seconds in (60, 5)] == [1, 2]
+
+
+def test_five_starts_in_vain_are_enough() -> None:
+    restarts = Restarts(is_wanted=True)
+    assert [restarts.delay(ENDED, -1) for _ in range(4)] == [1, 2, 4, 8]
+    assert restarts.delay(ENDED, 5) == 16
+    assert [restarts.delay(ENDED, -1) for _ in range(5)] == [30, 30, 30, 30, None]
+
+
+def test_without_being_asked_only_a_stuck_start_is_tried_again() -> None:
+    assert Restarts(is_wanted=False).delay(ENDED, 100) is None
+    restarts = Restarts(is_wanted=False)
+    assert [restarts.delay(STUCK, -1) for _ in range(4)] == [0, 0, 0, None]

@@ -164,4 +164,4 @@ def test_an_engine_that_drafts_by_itself_has_a_tree_and_no_k() -> None:
         "63 drafted tokens a step, 20 requests at full length",
         "unmeasured",
     )
-    assert "trtspec rollout canary" in rollout.then
+    assert "a canary beside the old build" in rollout.then

@@ -78,9 +78,6 @@ ContextOption = Annotated[
     str | None,
     typer.Option("--context", metavar="NAME", help="The context of the kubeconfig, if not its current one."),
 ]
-OnKubernetesOption = Annotated[
-    bool, typer.Option("--kubernetes", help="Ask the cluster; --context and --namespace imply it.")
-]
 NamespaceOption = Annotated[
     str | None,
     typer.Option(

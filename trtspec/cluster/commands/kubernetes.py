@@ -1,29 +1,39 @@
-"""Deploys a recipe on a cluster: collects the values for it, and prints the progress."""
+"""`trtspec kubernetes`: a recipe's servers on a cluster are deployed, shown and stopped."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trtspec.backends.recipes import load, runner_of
 from trtspec.base.errors import ClusterError, RecipeError, StoreError, UnavailableError
-from trtspec.cli.deploy import DeployArguments
+from trtspec.cli.deploy_stop import only_one
+from trtspec.cli.terminal.options import (
+    ContextOption,
+    DryRunOption,
+    JsonOption,
+    NamespaceOption,
+    OutputOption,
+    RecipeArgument,
+)
 from trtspec.cli.terminal.output import INTERRUPTED, out
-from trtspec.cluster.kubernetes.connection import connect
-from trtspec.cluster.kubernetes.deploying import ClusterTalk, deploy
-from trtspec.cluster.kubernetes.deriving import ServedRecipe, derive
+from trtspec.cluster.kubernetes import release
+from trtspec.cluster.kubernetes.cluster import connect
 from trtspec.cluster.kubernetes.helm import template
-from trtspec.cluster.kubernetes.of_engines import find_build, of_engines
-from trtspec.cluster.kubernetes.of_server import of_server
+from trtspec.cluster.kubernetes.objects import dump
+from trtspec.cluster.kubernetes.recipe_values import (
+    PORTS,
+    PodValues,
+    derive,
+    find_build,
+    from_build,
+    from_launch,
+)
 from trtspec.cluster.kubernetes.values import Values, chart_values
-from trtspec.cluster.kubernetes.yaml_text import dump
 from trtspec.deployment.build import DeployedBuild
-from trtspec.deployment.pod import PORTS
 from trtspec.pipeline.plan.resolved import build_folder
 from trtspec.pipeline.store.address import StoreAddress
 from trtspec.pipeline.store.store import Store
@@ -31,35 +41,115 @@ from trtspec.recipe.loader import LoadedRecipe
 
 if TYPE_CHECKING:
     from trtspec.cluster.kubernetes.cluster import Cluster
-    from trtspec.cluster.kubernetes.resources import Ref
-    from trtspec.cluster.kubernetes.values import Values
+
+HELP = "Serve on a Kubernetes cluster."
+EXAMPLES = (
+    "trtspec kubernetes deploy recipe.yaml --store s3://engines/llama",
+    "trtspec kubernetes deploy recipe.yaml --dry-run    # the manifests",
+    "trtspec kubernetes status --namespace serving",
+    "trtspec kubernetes stop llama --namespace serving",
+)
 
 
-def deploy_on_cluster(asked: DeployArguments) -> None:
-    """Deploys a recipe's build from a store, or another engine's server, on a cluster.
+def deploy(
+    recipe: RecipeArgument,
+    output: OutputOption = None,
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="URL", help="The store, if not the recipe's.")
+    ] = None,
+    context: ContextOption = None,
+    namespace: NamespaceOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite fields that somebody else has set.")
+    ] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="With vLLM, SGLang or trtllm-serve: serve without drafts.")
+    ] = False,
+    helm_values: Annotated[
+        bool, typer.Option("--helm-values", help="Print the values of the Helm chart.")
+    ] = False,
+    dry_run: DryRunOption = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=1, help="Seconds that may pass without progress.", show_default="those of the build's size"
+        ),
+    ] = None,
+) -> None:
+    """Deploy a recipe's build, and wait until all pods are ready.
 
-    With `helm_values` it prints the values of the Helm chart, and with `dry_run` what it would apply. Raises
-    what `find_values` and `deploy_to` raise.
+    Engines come from a store. vLLM, SGLang and trtllm-serve serve the build on this machine. Ctrl-C leaves on
+    the cluster what was applied.
     """
-    loaded = load(Path(asked.recipe))
-    if (asked.output or asked.plain) and runner_of(loaded.recipe).builds_engines:
+    loaded = load(recipe)
+    if (output or plain) and runner_of(loaded.recipe).builds_engines:
         raise typer.BadParameter("a cluster serves a build from a store", param_hint="--output, --plain")
-    values = find_values(loaded, asked.store, asked.namespace, output=asked.output, plain=asked.plain)
-    if asked.helm_values:
+    values = _values(loaded, store, namespace, output, plain=plain)
+    if helm_values:
         out.data(dump(chart_values(values)))
-    elif asked.dry_run:
-        out.data(template(values, asked.cluster))
+    elif dry_run:
+        out.data(template(values, context))
     else:
-        deploy_to(values, asked.cluster, asked.timeout, force=asked.force)
+        _deploy(values, context, timeout, force=force)
 
 
-def find_values(
-    loaded: LoadedRecipe,
-    store: str | None,
-    namespace: str | None,
-    *,
-    output: str | None = None,
-    plain: bool = False,
+def status(
+    context: ContextOption = None, namespace: NamespaceOption = None, json: JsonOption = False
+) -> None:
+    """Show the servers on a cluster.
+
+    The exit status is 1 if a server is in trouble.
+    """
+    cluster = connect(context, namespace)
+    found = release.find_deployed(cluster)
+    if json:
+        out.json([each.as_json() for each in found])
+    elif found:
+        rows = [list(each.as_json().values())[:6] for each in found]
+        out.table(rows, header=("name", "what", "state", "ready", "build", "image"))
+    else:
+        out.status(f"nothing of trtspec is in namespace {cluster.namespace} of {cluster.context}")
+    for each in found:
+        if each.trouble:
+            out.warning(each.trouble)
+    if any(each.trouble for each in found):
+        raise typer.Exit(1)
+
+
+def stop(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="The deployment's name, as trtspec kubernetes status shows it.", show_default="the only one"
+        ),
+    ] = None,
+    context: ContextOption = None,
+    namespace: NamespaceOption = None,
+) -> None:
+    """Stop a server on a cluster.
+
+    Requests in flight have the seconds of the recipe to end. Stop deletes all objects of the deployment
+    except volume claims, because these hold engines.
+    """
+    cluster = connect(context, namespace)
+    found = release.find_names(cluster)
+    name = only_one(name, found, f"in namespace {cluster.namespace} of {cluster.context}")
+    try:
+        with out.progress(f"stopping {name}") as advance:
+            left = release.stop(cluster, name, lambda does: advance(0, does))
+    except KeyboardInterrupt:
+        out.status(f"interrupted: {name} is deleted, and its pods end by themselves")
+        raise typer.Exit(INTERRUPTED) from None
+    for ref in left:
+        out.status(f"{ref} is kept with its data; kubectl delete {ref} -n {cluster.namespace} deletes it")
+    out.status(f"{name}: stopped")
+
+
+COMMANDS = (deploy, status, stop)
+
+
+def _values(
+    loaded: LoadedRecipe, store: str | None, namespace: str | None, output: str | None, *, plain: bool
 ) -> Values:
     """Returns the values of a recipe's deployment: of engines in a store, or of another engine's server.
 
@@ -68,13 +158,13 @@ def find_values(
     StoreError for what a store lacks, and UnavailableError for a build that is not there.
     """
     if runner_of(loaded.recipe).builds_engines:
-        return derive(loaded, _of_engines(loaded, store), namespace)
-    served = _of_server(loaded, store, output, plain=plain)
-    values = derive(loaded, served, namespace)
+        return derive(loaded, _engines(loaded, store), namespace)
+    pods = _engine_server(loaded, store, output, plain=plain)
+    values = derive(loaded, pods, namespace)
     return values.model_copy(update={"name": f"{values.name}-plain", "gateway": None}) if plain else values
 
 
-def _of_server(loaded: LoadedRecipe, store: str | None, output: str | None, *, plain: bool) -> ServedRecipe:
+def _engine_server(loaded: LoadedRecipe, store: str | None, output: str | None, *, plain: bool) -> PodValues:
     build = DeployedBuild(build_folder(loaded, {"output": output}, os.environ), loaded)
     repair = f"trtspec build {loaded.path}" + (f" --output {output}" if output else "")
     if store is not None:
@@ -85,10 +175,10 @@ def _of_server(loaded: LoadedRecipe, store: str | None, output: str | None, *, p
         raise UnavailableError(build.folder, "there is no build here", repair)
     if not build.is_current:
         raise UnavailableError(build.folder, f"was built before {loaded.path} changed", repair)
-    return of_server(loaded, launch.without_drafts() if plain else launch)
+    return from_launch(loaded, launch.without_drafts() if plain else launch)
 
 
-def _of_engines(loaded: LoadedRecipe, store: str | None) -> ServedRecipe:
+def _engines(loaded: LoadedRecipe, store: str | None) -> PodValues:
     url = store or loaded.recipe.kubernetes.store
     if url is None:
         problem = loaded.problem("kubernetes.store", "is missing: the URL of the store that has the build")
@@ -104,42 +194,36 @@ def _of_engines(loaded: LoadedRecipe, store: str | None) -> ServedRecipe:
         out.warning(f"{url} is a folder of this machine, which pods do not have")
     build = find_build(Store(url), loaded.recipe)
     text = loaded.path.read_text(encoding="utf-8")
-    served = of_engines(loaded.recipe, text, build, url, version("trtspec"))
+    pods = from_build(loaded.recipe, text, build, url, version("trtspec"))
     if loaded.recipe.kubernetes.image is None:
-        out.warning(f"kubernetes.image is not written: every node must have {served.image} already")
+        out.warning(f"kubernetes.image is not written: every node must have {pods.image} already")
     if loaded.recipe.kubernetes.autoscaling and not loaded.recipe.kubernetes.monitoring.rules:
         out.warning(
             "kubernetes.monitoring.rules is false, and autoscaling reads the series of these rules: "
             "Prometheus must get them from another deployment's rules or from trtspec monitoring scaling"
         )
-    return served
+    return pods
 
 
-def deploy_to(values: Values, context: str | None, timeout: float | None, *, force: bool) -> None:
+def _deploy(values: Values, context: str | None, timeout: float | None, *, force: bool) -> None:
     """Deploys to a cluster and prints the progress.
 
     `timeout` is the number of seconds that may pass without progress; None takes the default of the build.
     Raises `ClusterError`, and `typer.Exit` with status 130 for Ctrl-C, which leaves what was applied.
     """
-    cluster, talk = connect(context, values.namespace), ClusterTalk()
+    cluster, talk = connect(context, values.namespace), release.ClusterTalk()
     try:
-        deploy(cluster, values, talk, timeout or float(values.times.progress_s), force=force)
+        release.deploy(cluster, values, talk, timeout or float(values.times.progress_s), force=force)
     except ClusterError:
         if talk.has_applied and not talk.has_gone_back:
             out.warning(f"what was applied stays; {_stops(cluster, values.name)} deletes it")
         raise
     except KeyboardInterrupt:
         if talk.has_applied:
-            shows = f"trtspec deploy status {_where(cluster)} shows it"
+            shows = f"trtspec kubernetes status {_where(cluster)} shows it"
             out.status(f"interrupted: the cluster keeps starting what was applied; {shows}")
         raise typer.Exit(INTERRUPTED) from None
     _tell_ready(cluster, values)
-
-
-def tell_left(cluster: Cluster, left: Sequence[Ref]) -> None:
-    """Prints what was not deleted because it holds data."""
-    for ref in left:
-        out.status(f"{ref} is kept with its data; kubectl delete {ref} -n {cluster.namespace} deletes it")
 
 
 def _tell_ready(cluster: Cluster, values: Values) -> None:
@@ -157,8 +241,8 @@ def _tell_ready(cluster: Cluster, values: Values) -> None:
 
 
 def _stops(cluster: Cluster, name: str) -> str:
-    return f"trtspec deploy stop {name} {_where(cluster)}"
+    return f"trtspec kubernetes stop {name} {_where(cluster)}"
 
 
 def _where(cluster: Cluster) -> str:
-    return f"--kubernetes --context {cluster.context} --namespace {cluster.namespace}"
+    return f"--context {cluster.context} --namespace {cluster.namespace}"

@@ -1,15 +1,25 @@
-"""Asks a Kubernetes API server about one namespace. No other module uses the official client for that."""
+"""Asks a Kubernetes API server about one namespace: that of a context of the kubeconfig, or of this pod.
+
+No other module uses the official client.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
+import yaml
+
 from trtspec.base.errors import ClusterError
-from trtspec.cluster.kubernetes.refusals import RefusedByCluster, answer_of, refusal
-from trtspec.cluster.kubernetes.resources import EVENT, POD, Ref, Resource, ref_of
+from trtspec.base.extras import require
+from trtspec.cluster.kubernetes.objects import EVENT, POD, Ref, Resource, ref_of
+from trtspec.cluster.kubernetes.refusals import RefusedByCluster, answer_of, one_line, refusal
 from trtspec.cluster.kubernetes.troubles import Event
 
 if TYPE_CHECKING:
@@ -22,11 +32,14 @@ MANAGER, SCALER = "trtspec", "trtspec-scaling"
 """The field managers of applied objects, and of replicas that an autoscaler sets. The API server stores which
 manager has set which field."""
 
-_CONNECT_S, _READ_S, _PROXY_S = 10.0, 60.0, 10.0
-_APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
+_TIMEOUTS_S = (10.0, 60.0)  # to connect, and to read
+_APPLY = "application/apply-patch+yaml"
 
 Manifest = dict[str, Any]
 """An object as JSON; its readers turn it into plain types at once."""
+
+_IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
+_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class LogLine(NamedTuple):
@@ -102,11 +115,6 @@ class Cluster:
             return []
         return [Event(each.get("reason") or "", each.get("message") or "") for each in found]
 
-    def merge(self, of: Ref, change: Manifest) -> None:
-        """Changes some fields of an object, and nothing else."""
-        path, options = of.resource.path(self.namespace, of.name), {"fieldManager": MANAGER}
-        self._ask("PATCH", path, options, body=change, content_type=_MERGE, of=of)
-
     def delete(self, of: Ref) -> bool:
         """Deletes an object and what belongs to it; returns False if there was none."""
         path = of.resource.path(self.namespace, of.name)
@@ -132,11 +140,6 @@ class Cluster:
         # The server counts whole seconds.
         return [line for line in lines if time is None or line.time > time]
 
-    def fetch(self, pod: str, port: int, path: str) -> str:
-        """Returns a pod's HTTP answer, requested through the API server."""
-        proxy = f"{POD.path(self.namespace, pod)}:{port}/proxy/{path.lstrip('/')}"
-        return self._ask("GET", proxy, {}, of=Ref(POD, pod), seconds=_PROXY_S)
-
     def _list(self, resource: Resource, options: Mapping[str, str]) -> list[Manifest]:
         found: list[Manifest] = []
         going_on: dict[str, str] = {}
@@ -159,7 +162,6 @@ class Cluster:
         of: Ref | Resource,
         body: Manifest | None = None,
         content_type: str | None = None,
-        seconds: float = _READ_S,
     ) -> str:
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
@@ -175,7 +177,7 @@ class Cluster:
             auth_settings=["BearerToken"],
         )
         try:
-            response = self._api.call_api(*serialized, _request_timeout=(_CONNECT_S, seconds))
+            response = self._api.call_api(*serialized, _request_timeout=_TIMEOUTS_S)
             text: str = response.read().decode(errors="replace")
         except (HTTPError, ApiException, OSError) as error:
             raise _unreachable(self.context, self.server, error) from error
@@ -210,3 +212,84 @@ def _unreachable(context: str, server: str, error: Exception) -> UnreachableErro
 def _lines(text: str) -> list[str]:
     """Returns the lines of a log; a carriage return, as progress bars write it, ends no line."""
     return text.removesuffix("\n").split("\n") if text else []
+
+
+def connect(context: str | None, namespace: str | None) -> Cluster:
+    """Returns the cluster of a context, by default the kubeconfig's current one, without asking it anything.
+
+    The default namespace is the context's, or `default`. Raises `ClusterError` for a context or a kubeconfig
+    that cannot be used, and `UnavailableError` if the client is not installed.
+    """
+    require("a cluster", "kubernetes")
+    from kubernetes import config
+
+    where = os.environ.get("KUBECONFIG") or "~/.kube/config"
+    if any(Path(file).expanduser().exists() for file in where.split(os.pathsep) if file):
+        return _of_kubeconfig(config, where, context, namespace)
+    if context is None and _IN_CLUSTER in os.environ:
+        return _of_this_pod(config, namespace)
+    raise ClusterError(
+        where,
+        "there is no kubeconfig, and this process runs in no pod of a cluster",
+        "KUBECONFIG names another file",
+    )
+
+
+def _of_kubeconfig(config: Any, where: str, context: str | None, namespace: str | None) -> Cluster:
+    try:
+        contexts, current = config.list_kube_config_contexts(where)
+    except (config.ConfigException, yaml.YAMLError, OSError) as error:
+        raise ClusterError(where, f"cannot be read: {one_line(str(error))}", "kubectl config view") from error
+    known = {each["name"]: each.get("context") or {} for each in contexts}
+    name = context or (current or {}).get("name")
+    if name is None:
+        raise ClusterError(where, "names no current context", f"--context {_one_of(known)}")
+    if name not in known:
+        raise ClusterError(name, "there is no such context in the kubeconfig", f"there are {_one_of(known)}")
+    with _what_is_logged() as said:
+        try:
+            api = config.new_client_from_config(where, name, persist_config=False)
+        except (config.ConfigException, OSError) as error:
+            raise ClusterError(name, one_line(str(error)), "kubectl config view shows the context") from error
+    if said:
+        # The client continues without credentials if the program that fetches them fails.
+        raise ClusterError(name, f"cannot get its credentials: {said[0]}", "kubectl get pods, as a test")
+    return Cluster(_without_retries(api), name, namespace or known[name].get("namespace") or "default")
+
+
+def _of_this_pod(config: Any, namespace: str | None) -> Cluster:
+    from kubernetes.client import ApiClient, Configuration
+
+    made = Configuration()
+    try:
+        config.load_incluster_config(client_configuration=made)
+    except config.ConfigException as error:
+        repair = "its service account's token must be mounted: automountServiceAccountToken"
+        raise ClusterError(THIS_POD, one_line(str(error)), repair) from error
+    own = _NAMESPACE_FILE.read_text().strip() if _NAMESPACE_FILE.exists() else None
+    return Cluster(_without_retries(ApiClient(made)), THIS_POD, namespace or own or "default")
+
+
+def _without_retries(api: ApiClient) -> ApiClient:
+    """Returns the client without its own retries, which would log and delay what is reported anyway."""
+    from kubernetes.client import ApiClient
+
+    api.configuration.retries = False
+    return ApiClient(api.configuration)
+
+
+@contextmanager
+def _what_is_logged() -> Iterator[list[str]]:
+    """Yields the errors that the client reports only to the root logger, and keeps them off the terminal."""
+    said: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: said.append(one_line(record.getMessage()))  # type: ignore[method-assign]
+    logging.getLogger().addHandler(handler)
+    try:
+        yield said
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+def _one_of(names: dict[str, Any]) -> str:
+    return ", ".join(sorted(names)) or "none"

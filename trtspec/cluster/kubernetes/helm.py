@@ -13,14 +13,13 @@ from typing import Any
 
 from trtspec.base.errors import ClusterError, UnavailableError
 from trtspec.cluster.kubernetes.cluster import MANAGER, SCALER, Cluster
+from trtspec.cluster.kubernetes.objects import CONFIG_MAP, MONITORS, OURS, Ref
 from trtspec.cluster.kubernetes.refusals import helms_words
-from trtspec.cluster.kubernetes.resources import CONFIG_MAP, MONITORS, OURS, Ref
 from trtspec.cluster.kubernetes.values import Values, chart_values
 from trtspec.cluster.tool import run_tool
 
 _HELM = "helm"
 _INSTALL = "install Helm 4 or newer: helm.sh/docs/intro/install"
-# Each step of a canary makes a revision, and the one before the canary must stay for going back.
 _HISTORY = ("--history-max", "20")
 _FORCE = "--force-conflicts"
 _HOLDER = re.compile(r'conflicts? with "([^"]+)"')
@@ -50,24 +49,21 @@ class Helm:
         context = ("--kube-context", cluster.context) if cluster.has_context else ()
         self._where = (*context, "--namespace", cluster.namespace)
 
-    def upgrade(
-        self, values: Values, *, force: bool = False, settings: Mapping[str, Any] | None = None
-    ) -> None:
+    def upgrade(self, values: Values, *, force: bool) -> None:
         """Updates the release to the values, or creates it; returns when the API server has its objects.
 
-        `settings` override values of the chart. With `force` it takes over objects and fields of others.
+        With `force` it takes over objects and fields of others.
         """
         taken = ("--take-ownership", _FORCE) if force else ()
-        self._upgrade(values.name, {**chart_values(values), **(settings or {})}, "--install", *taken)
-
-    def upgrade_canary(self, values: Values, replicas: int) -> None:
-        """Creates or updates the canary's release beside that of the values' name, with this many pods."""
-        settings = {"canaryOf": values.name, "replicas": replicas}
-        self._upgrade(f"{values.name}-canary", {**chart_values(values), **settings}, "--install", _FORCE)
-
-    def change(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Changes some values of a release, and keeps the others."""
-        self._upgrade(name, settings, "--reuse-values", _FORCE)
+        words = ("upgrade", values.name, *self._where, *_HISTORY, "--hide-notes", "--install", *taken)
+        try:
+            _with_chart(words, chart_values(values), self._namespace)
+        except ClusterError as error:
+            # The replicas are ours: the handover to an autoscaler sets them in our name.
+            holders = set(_HOLDER.findall(error.problem))
+            if not holders or not holders <= {MANAGER, SCALER}:
+                raise
+            _with_chart((*words, _FORCE), chart_values(values), self._namespace)
 
     def revision(self, name: str) -> int | None:
         """Returns the number of the release's revision that serves; None if there is none."""
@@ -101,18 +97,6 @@ class Helm:
             found = each["metadata"]["name"]
             if own.fullmatch(found) and found not in but:
                 self._cluster.delete(Ref(CONFIG_MAP, found))
-
-    def _upgrade(self, name: str, values: Mapping[str, Any], *how: str) -> None:
-        words = ("upgrade", name, *self._where, *_HISTORY, "--hide-notes", *how)
-        try:
-            _with_chart(words, values, self._namespace)
-        except ClusterError as error:
-            # These fields are ours: a canary sets replicas in our name, and so does the handover to an
-            # autoscaler.
-            holders = set(_HOLDER.findall(error.problem))
-            if not holders or not holders <= {MANAGER, SCALER}:
-                raise
-            _with_chart((*words, _FORCE), values, self._namespace)
 
     def _ask(self, *words: str) -> str:
         return _run((*words, *self._where), "", self._namespace)

@@ -129,12 +129,12 @@ def newest(pods: list[Pod]) -> list[Pod]:
     An update always makes pods of the new template, whatever the state of the old ones. Pods that have ended
     count only where there are no others: a ReplicaSet replaces them, and does not delete them.
     """
-    here = [pod for pod in pods if not pod.is_ending]
-    here = [pod for pod in here if not pod.has_ended] or here
-    if not here:
+    alive = [pod for pod in pods if not pod.is_ending]
+    alive = [pod for pod in alive if not pod.has_ended] or alive
+    if not alive:
         return []
-    youngest = max(here, key=lambda pod: (pod.created, pod.name))
-    return [pod for pod in here if pod.template == youngest.template]
+    youngest = max(alive, key=lambda pod: (pod.created, pod.name))
+    return [pod for pod in alive if pod.template == youngest.template]
 
 
 def summary(pods: list[Pod]) -> str:

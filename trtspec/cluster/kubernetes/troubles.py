@@ -42,7 +42,7 @@ class Trouble:
     subject: str
     problem: str
     repair: str | None
-    patience_s: float = 0.0
+    passes_within_s: float = 0.0
     """The seconds within which the problem may pass."""
     log: tuple[str, bool] | None = None
     """The container whose log tells more, and True for the log before the last restart."""
@@ -128,22 +128,22 @@ def _ended(subject: str, container: PodContainer, events: Sequence[Event], names
     # A container that has ended, or waits for its restart, has left a log.
     log = (container.name, container.is_past)
     many = container.restarts >= (_INIT_RESTARTS if container.is_init else _RESTARTS)
-    patience = 0.0 if many and not container.is_running else math.inf
+    passes_within_s = 0.0 if many and not container.is_running else math.inf
     if container.ended_by == _OUT_OF_MEMORY:
         problem = f"{kind} {name} took more memory than its limit{times}"
         repair = "kubernetes.resources.memory in the recipe raises the limit"
-        return Trouble(f"memory of {name}", subject, problem, repair, patience, log)
+        return Trouble(f"memory of {name}", subject, problem, repair, passes_within_s, log)
     killed = [one_line(each.message) for each in events if each.reason == "Killing"]
     probes = [one_line(each.message) for each in events if each.reason == "Unhealthy"]
     if killed and probes and not container.is_init:
         problem = f"{killed[-1]}: {probes[-1]}"
         repair = f"kubectl logs {subject} -c {name} -n {namespace}"
-        return Trouble(f"probe of {name}", subject, problem, repair, patience, log)
+        return Trouble(f"probe of {name}", subject, problem, repair, passes_within_s, log)
     why = one_line(container.last_words) if container.last_words else ""
     code = f"with {container.exit_code}" + (f": {why}" if why else "")
     problem = f"{kind} {name} ended {code}{times}"
     repair = f"kubectl logs {subject} -c {name} -n {namespace}"
-    return Trouble(f"end of {name}", subject, problem, repair, patience, log)
+    return Trouble(f"end of {name}", subject, problem, repair, passes_within_s, log)
 
 
 def _missing(message: str, namespace: str) -> str | None:

@@ -108,7 +108,7 @@ class Variable(Section):
     value: Text = Field(description="Its value.")
 
 
-class VendorServerValues(Section):
+class EngineServerValues(Section):
     """Another engine's server in its vendor's image. It loads the models itself."""
 
     command: tuple[Text, ...] = Field(description="The program, instead of the image's own entry point.")
@@ -145,7 +145,7 @@ class Values(Section):
     engines: EngineValues | None = Field(
         description="Engines in a store; null if another engine's server serves."
     )
-    server: VendorServerValues | None = Field(
+    server: EngineServerValues | None = Field(
         description="Another engine's server; null if trtspec serves engines."
     )
     group: GroupValues | None = Field(

@@ -1,14 +1,159 @@
-"""Checks the bounds of a roll-out against the evidence; pure."""
+"""Checks the bounds of a roll-out against a server's counts since its last step; pure."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from trtspec.deployment.rollout.evidence import ArmCounts, MeanTimes, RolloutEvidence, ScoredDrafts
+from trtspec.client.scrape import Scrape
+from trtspec.serving.metrics import COUNTED, STARTED
 from trtspec.serving.rollout.state import ARMS, PLAIN, SHADOW, SPECULATE, RolloutState
+
+_FIRST = "trtspec:rollout_time_to_first_token_seconds"
+_LATER = "trtspec:rollout_time_per_output_token_seconds"
+_BY_ARM = (
+    "trtspec:rollout_requests",
+    "trtspec:rollout_request_errors",
+    *(f"{name}_{part}" for name in (_FIRST, _LATER) for part in ("count", "sum", "squares")),
+)
+_DRAFTS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+_OVERALL = (
+    COUNTED,
+    STARTED,
+    *(f"trtspec:{kind}_{name}" for kind in ("shadow", "spec_decode") for name in _DRAFTS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MeanTimes:
+    """The mean of some times; 0.0 without any."""
+
+    count: int
+    """The number of times."""
+    mean: float
+    """The mean in seconds."""
+    error: float
+    """The standard error of the mean in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredDrafts:
+    """Counts of drafts that were verified, or scored in the shadow."""
+
+    drafts: int
+    drafted: int
+    """The tokens in the drafts."""
+    accepted: int
+    """The tokens of the drafts that were accepted."""
+
+    @property
+    def share(self) -> float:
+        """The accepted share of all drafted tokens."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def per_draft(self) -> float:
+        """The tokens of a verification, including the target's own one; 1.0 without any."""
+        return 1 + self.accepted / self.drafts if self.drafts else 1.0
+
+    @property
+    def per_token(self) -> float:
+        """The probability that a token is accepted once all before it were, if that is the same at each
+        position.
+
+        A draft of L tokens has a + a^2 + ... + a^L accepted ones (Leviathan et al. 2023, section 3.1). This
+        is the a that gives the observed number for the mean L. If lengths differ, it is up to 0.03 too low.
+        """
+        if not self.drafts or self.accepted >= self.drafted:
+            return float(bool(self.accepted))
+        length, wanted = self.drafted / self.drafts, self.accepted / self.drafts
+        low, high = 0.0, 1.0
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (middle, high) if _accepted(middle, length) < wanted else (low, middle)
+        return low
+
+
+@dataclass(frozen=True, slots=True)
+class ArmCounts:
+    """The completions of one arm."""
+
+    requests: int
+    """The completions that began."""
+    failures: int
+    """The completions that failed."""
+    first_token: MeanTimes
+    """The times to the first token."""
+    per_token: MeanTimes
+    """The times of each token after the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutEvidence:
+    """The counts from which the bounds of a roll-out are judged."""
+
+    arms: Mapping[str, ArmCounts]
+    """The counts of completions, by arm."""
+    shadow: ScoredDrafts
+    """The drafts that were scored and did not change the text."""
+    speculation: ScoredDrafts
+    """The drafts that were verified."""
+
+
+def counted(scrape: Scrape, model: str) -> dict[str, float]:
+    """Returns those counters of a model that the bounds use; counters by arm are called `name{arm}`."""
+    found = {name: scrape.total(name, model=model) for name in _OVERALL}
+    for arm in ARMS:
+        found |= {f"{name}{{{arm}}}": scrape.total(name, model=model, arm=arm) for name in _BY_ARM}
+    return found
+
+
+def is_of_one_process(before: Mapping[str, float], now: Mapping[str, float]) -> bool:
+    """Says whether one process made both counts. If a server reports no start time, a smaller count means a
+    new process."""
+    return now[STARTED] == before.get(STARTED, 0.0) and now[COUNTED] >= before.get(COUNTED, 0.0)
+
+
+def between(before: Mapping[str, float], now: Mapping[str, float]) -> RolloutEvidence:
+    """Returns the growth since; a server that restarted in between counts from its start."""
+    since = before if is_of_one_process(before, now) else {}
+
+    def grown(name: str) -> float:
+        return max(now[name] - since.get(name, 0.0), 0.0)
+
+    def times(name: str, arm: str) -> MeanTimes:
+        count, total, squares = (grown(f"{name}_{part}{{{arm}}}") for part in ("count", "sum", "squares"))
+        if not count:
+            return MeanTimes(0, 0.0, 0.0)
+        mean = total / count
+        # A scrape may fall between two updates of the server, so this difference may be negative.
+        variance = max(squares / count - mean * mean, 0.0) * count / max(count - 1, 1)
+        return MeanTimes(int(count), mean, math.sqrt(variance / count))
+
+    def drafts(kind: str) -> ScoredDrafts:
+        return ScoredDrafts(*(int(grown(f"trtspec:{kind}_{name}")) for name in _DRAFTS))
+
+    arms = {
+        arm: ArmCounts(
+            int(grown(f"trtspec:rollout_requests{{{arm}}}")),
+            int(grown(f"trtspec:rollout_request_errors{{{arm}}}")),
+            times(_FIRST, arm),
+            times(_LATER, arm),
+        )
+        for arm in ARMS
+    }
+    return RolloutEvidence(arms, drafts("shadow"), drafts("spec_decode"))
+
+
+def _accepted(probability: float, length: float) -> float:
+    """Returns the accepted tokens of a draft of this length, interpolated between whole lengths."""
+    whole = int(length)
+    total = sum(probability ** (place + 1) for place in range(whole))
+    return total + (length - whole) * probability ** (whole + 1)
+
 
 LEAST_REQUESTS = 100
 """The fewest completions of an arm that anything is concluded from."""
@@ -79,45 +224,43 @@ def check(state: RolloutState, evidence: RolloutEvidence) -> list[Check]:
     is_shadow = state.mode == "shadow"
     arm, plain = evidence.arms[SHADOW if is_shadow else SPECULATE], evidence.arms[PLAIN]
     other = None if state.share == 1 else plain
-    checks = [requests(arm, other)]
-    checks.append(acceptance(evidence.shadow if is_shadow else evidence.speculation, arm))
-    checks.append(errors(arm, other))
+    checks = [_requests(arm, other)]
+    checks.append(_acceptance(evidence.shadow if is_shadow else evidence.speculation, arm))
+    checks.append(_errors(arm, other))
     if not is_shadow and state.share < 1:
         as_many = _until(plain, evidence.speculation.per_draft)
-        checks.append(ratio("time per token", arm.per_token, plain.per_token, MOST_TIME_PER_TOKEN))
-        checks.append(ratio("first output", arm.first_token, as_many, MOST_FIRST_OUTPUT))
+        checks.append(_ratio("time per token", arm.per_token, plain.per_token, MOST_TIME_PER_TOKEN))
+        checks.append(_ratio("first output", arm.first_token, as_many, MOST_FIRST_OUTPUT))
     return checks
 
 
-def requests(
-    arm: ArmCounts, other: ArmCounts | None, names: tuple[str, str] = ("with drafts", "plain")
-) -> Check:
-    """Returns the bound on the number of requests of an arm, and of the other arm."""
+def _requests(arm: ArmCounts, other: ArmCounts | None) -> Check:
+    """Returns the bound on the number of requests of an arm, and of the plain one."""
     counts = [one.per_token.count for one in (arm, other) if one is not None]
     needed = max(LEAST_REQUESTS - min(counts), 0)
-    found = ", ".join(f"{count} {name}" for count, name in zip(counts, names, strict=False))
+    found = f"{counts[0]} with drafts" + (f", {counts[1]} plain" if other else "")
     bound = f"at least {LEAST_REQUESTS}" + (" of each" if other else "")
     return Check("requests", bound, found, BoundState.OPEN if needed else BoundState.HOLDS, needed)
 
 
-def acceptance(drafts: ScoredDrafts, arm: ArmCounts, least: float = LEAST_ACCEPTANCE) -> Check:
+def _acceptance(drafts: ScoredDrafts, arm: ArmCounts) -> Check:
     """Returns the bound on the conditional acceptance of a token."""
-    name, bound = "acceptance", f"at least {least:.0%}"
+    name, bound = "acceptance", f"at least {LEAST_ACCEPTANCE:.0%}"
     needed = max(LEAST_REQUESTS - arm.per_token.count, 0)
     if needed or not drafts.drafts:
         found = "too few requests" if needed else "no drafts"
         return Check(name, bound, found, BoundState.OPEN if needed else BoundState.BROKEN, needed)
     found = f"{drafts.per_token:.0%} per token, {drafts.share:.0%} of all drafted"
-    holds = drafts.per_token >= least
+    holds = drafts.per_token >= LEAST_ACCEPTANCE
     return Check(name, bound, found, BoundState.HOLDS if holds else BoundState.BROKEN)
 
 
-def errors(arm: ArmCounts, other: ArmCounts | None, name_of_other: str = "plain") -> Check:
+def _errors(arm: ArmCounts, other: ArmCounts | None) -> Check:
     """Judges the difference between the failing shares of both arms by its interval.
 
-    Without another arm, or if it has no requests, it judges the share itself.
+    Without a plain arm, or if it has no requests, it judges the share itself.
     """
-    name, bound = "errors", f"at most {MOST_ERRORS:.0%}" + (f" above {name_of_other}" if other else "")
+    name, bound = "errors", f"at most {MOST_ERRORS:.0%}" + (" above plain" if other else "")
     if arm.requests < LEAST_REQUESTS:
         return Check(name, bound, "too few requests", BoundState.OPEN, FEWEST_WITHOUT_ERRORS - arm.requests)
     others = other.requests if other else 0
@@ -129,7 +272,7 @@ def errors(arm: ArmCounts, other: ArmCounts | None, name_of_other: str = "plain"
 
     low, high = interval()
     if others:
-        found = f"{share:.1%}, {name_of_other} {usual:.1%} ({low:+.1%} to {high:+.1%})"
+        found = f"{share:.1%}, plain {usual:.1%} ({low:+.1%} to {high:+.1%})"
     else:
         found = f"{share:.1%} ({low:.1%} to {high:.1%})"
     verdict = _side(low, high, MOST_ERRORS)
@@ -177,9 +320,9 @@ def _until(plain: ArmCounts, tokens: float) -> MeanTimes:
     return MeanTimes(min(first.count, later.count), mean, math.hypot(first.error, (tokens - 1) * later.error))
 
 
-def ratio(name: str, arm: MeanTimes, other: MeanTimes, most: float, name_of_other: str = "plain") -> Check:
+def _ratio(name: str, arm: MeanTimes, other: MeanTimes, most: float) -> Check:
     """Judges the ratio of two means by its interval, whose ends are those of the ratio's logarithm."""
-    bound = f"at most {most:.2f}x {name_of_other}"
+    bound = f"at most {most:.2f}x plain"
     least = min(arm.count, other.count)
     if least < LEAST_REQUESTS or not arm.mean or not other.mean:
         needed = max(LEAST_REQUESTS - least, 1)

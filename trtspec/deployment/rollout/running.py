@@ -14,11 +14,24 @@ from trtspec.client import scrape
 from trtspec.client.scrape import Scrape
 from trtspec.deployment.deployment import rollout_file
 from trtspec.deployment.figures import choose
-from trtspec.deployment.rollout import standing, steps
-from trtspec.deployment.rollout.bounds import BoundState, Check, check, overall
-from trtspec.deployment.rollout.evidence import RolloutEvidence, between, counted
-from trtspec.deployment.rollout.standing import RolloutRecord
-from trtspec.deployment.rollout.steps import RolloutStep
+from trtspec.deployment.rollout import steps
+from trtspec.deployment.rollout.bounds import (
+    BoundState,
+    Check,
+    RolloutEvidence,
+    between,
+    check,
+    counted,
+    overall,
+)
+from trtspec.deployment.rollout.steps import (
+    RolloutRecord,
+    RolloutStep,
+    locked,
+    present,
+    read_record,
+    write_record,
+)
 from trtspec.serving.rollout.state import LOOK_S, RolloutState
 
 _FOLLOWS_S, _PAUSE_S = 3 * LOOK_S, 0.1
@@ -39,7 +52,7 @@ class ServerShares:
         """Says whether the server follows a state, within the precision of its metrics."""
         shares = self.speculation_share, self.shadow_share
         wanted = state.share_of("speculate"), state.share_of("shadow")
-        return all(abs(told - share) < 1e-5 for told, share in zip(shares, wanted, strict=True))
+        return all(abs(found - share) < 1e-5 for found, share in zip(shares, wanted, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +60,7 @@ class RolloutView:
     """The state of a roll-out, and of its bounds."""
 
     model: str
-    standing: RolloutRecord
+    record: RolloutRecord
     """The step that the file of the roll-out has."""
     server: ServerShares
     """The shares that the server applies."""
@@ -61,13 +74,13 @@ class RolloutView:
         return overall(self.checks)
 
     def as_json(self) -> dict[str, Any]:
-        state = self.standing.state
+        state = self.record.state
         after, before = steps.after(state), steps.before(state)
         return {
             "model": self.model,
             "step": steps.name_of(state),
             **asdict(state),
-            "since": self.standing.since,
+            "since": self.record.since,
             "server": asdict(self.server),
             "verdict": self.verdict.value,
             "checks": [{**asdict(check), "verdict": check.verdict.value} for check in self.checks],
@@ -102,21 +115,21 @@ class RunningDeployment:
 
         If the counters could not be read at the start of the step, the evidence begins now.
         """
-        found = standing.read(self._file)
+        found = read_record(self._file)
         if found is not None and found.counted is None:
             # A user who may only read still sees the state, with all bounds open.
-            with suppress(OSError), standing.locked(self._build):
+            with suppress(OSError), locked(self._build):
                 self._begin()
         return self._look()
 
     def _begin(self) -> None:
         """Starts the evidence now if it has not started yet; the caller holds the lock."""
-        found = standing.read(self._file)
+        found = read_record(self._file)
         if found is not None and found.counted is None:
-            standing.write(self._file, replace(found, counted=counted(self._scrape(), self._model)))
+            write_record(self._file, replace(found, counted=counted(self._scrape(), self._model)))
 
     def _look(self) -> RolloutView:
-        found, said = standing.read(self._file), self._scrape()
+        found, said = read_record(self._file), self._scrape()
         now = found or RolloutRecord(RolloutState(share=self._usual))
         so_far = counted(said, self._model)
         evidence = between(so_far if now.counted is None else now.counted, so_far)
@@ -130,7 +143,7 @@ class RunningDeployment:
         Raises `RefusedError` if a bound does not hold. With `force` it checks neither the bounds nor the
         server.
         """
-        with standing.locked(self._build):
+        with locked(self._build):
             now = self._state()
             step = steps.after(now)
             if step is None:
@@ -141,14 +154,14 @@ class RunningDeployment:
 
     def go_back(self) -> RolloutMove | None:
         """Goes to the step before; None if there is none."""
-        with standing.locked(self._build):
+        with locked(self._build):
             now = self._state()
             step = steps.before(now)
             return self._move(now, step) if step else None
 
     def go_off(self) -> RolloutMove:
         """Turns drafts off for all requests, even if the file cannot be read."""
-        with standing.locked(self._build):
+        with locked(self._build):
             try:
                 now = self._state()
             except UnavailableError:
@@ -156,13 +169,13 @@ class RunningDeployment:
             return self._move(now, steps.OFF)
 
     def _state(self) -> RolloutState:
-        found = standing.read(self._file)
+        found = read_record(self._file)
         return found.state if found else RolloutState(share=self._usual)
 
     def _check(self, step: RolloutStep) -> None:
         self._begin()
         view = self._look()
-        if not view.server.goes_by(view.standing.state):
+        if not view.server.goes_by(view.record.state):
             why = "cannot read its file" if view.server.is_malformed else "does not follow its file"
             raise RefusedError(self._model, f"its server {why}: {self._file}", "its log says more")
         for verdict in (BoundState.BROKEN, BoundState.OPEN):
@@ -180,7 +193,7 @@ class RunningDeployment:
             so_far = None
             with suppress(UnavailableError):
                 so_far = counted(self._scrape(), self._model)
-        standing.write(self._file, RolloutRecord(step.state, standing.now(), so_far))
+        write_record(self._file, RolloutRecord(step.state, present(), so_far))
         return RolloutMove(now, step.state, self._is_followed(step.state))
 
     def _is_followed(self, state: RolloutState) -> bool:

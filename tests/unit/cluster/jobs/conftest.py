@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.cluster.jobs.planning import PendingBuild, look
+from trtspec.cluster.jobs import PendingBuild, look
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.store.store import Store
 

@@ -11,9 +11,7 @@ from tests.command_line import trtspec
 from tests.fakes.scheduler import FakeScheduler
 from tests.unit.cluster.jobs.conftest import Look
 from trtspec.base.errors import UnavailableError
-from trtspec.cluster.jobs.following import JobStatus, cancel, follow
-from trtspec.cluster.jobs.job import ClusterJob, JobState, Phase
-from trtspec.cluster.jobs.planning import plan_jobs
+from trtspec.cluster.jobs import ClusterJob, JobState, JobStatus, Phase, cancel, follow, plan_jobs
 from trtspec.pipeline.store.store import Store
 
 DONE = JobState(Phase.DONE)
@@ -53,7 +51,7 @@ def standing(h200_recipe: Path, wanted: Look) -> JobStatus:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trtspec.cluster.jobs.following.sleep", lambda _: None)
+    monkeypatch.setattr("trtspec.cluster.jobs.sleep", lambda _: None)
 
 
 def followed(standing: JobStatus, scheduler: FakeScheduler, store: Store) -> list[str]:
@@ -143,7 +141,7 @@ def test_ctrl_c_leaves_the_jobs_and_they_can_be_cancelled(
     def pressed(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("trtspec.cluster.jobs.following.sleep", pressed)
+    monkeypatch.setattr("trtspec.cluster.jobs.sleep", pressed)
     with pytest.raises(KeyboardInterrupt):
         follow(standing, scheduler, store, Heard())
     assert scheduler.cancelled == []
@@ -156,14 +154,14 @@ def test_it_is_asked_less_and_less_often(
     standing: JobStatus, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, waits = [0.0], list[float]()
-    monkeypatch.setattr("trtspec.cluster.jobs.following.monotonic", lambda: now[0])
+    monkeypatch.setattr("trtspec.cluster.jobs.monotonic", lambda: now[0])
 
     def sleep(seconds: float) -> None:
         waits.append(seconds)
         now[0] += seconds
 
     scheduler = FakeScheduler(lambda job: DONE if now[0] > 1000 else JobState(Phase.RUNS))
-    monkeypatch.setattr("trtspec.cluster.jobs.following.sleep", sleep)
+    monkeypatch.setattr("trtspec.cluster.jobs.sleep", sleep)
     follow(standing, scheduler, store, Heard())
     assert waits[:2] == [1.0, 1.0]
     assert max(waits) == waits[-1] == 10.0
@@ -183,8 +181,8 @@ def silent(scheduler: FakeScheduler, now: list[float], until: float, monkeypatch
         now[0] += seconds
 
     monkeypatch.setattr(scheduler, "states", asked)
-    monkeypatch.setattr("trtspec.cluster.jobs.following.sleep", sleep)
-    monkeypatch.setattr("trtspec.cluster.jobs.following.monotonic", lambda: now[0])
+    monkeypatch.setattr("trtspec.cluster.jobs.sleep", sleep)
+    monkeypatch.setattr("trtspec.cluster.jobs.monotonic", lambda: now[0])
 
 
 def test_a_controller_may_be_restarted_meanwhile(

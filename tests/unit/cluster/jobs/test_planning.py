@@ -10,8 +10,7 @@ import pytest
 from tests.command_line import trtspec
 from tests.unit.cluster.jobs.conftest import Look
 from trtspec.base.errors import PairError
-from trtspec.cluster.jobs.job import ClusterJob
-from trtspec.cluster.jobs.planning import PendingBuild, plan_jobs
+from trtspec.cluster.jobs import ClusterJob, PendingBuild, plan_jobs
 from trtspec.pipeline.store.store import Store
 
 FP8 = "quantization: {weights: fp8, calibration: {dataset: texts.txt}}"

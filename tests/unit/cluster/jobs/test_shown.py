@@ -10,10 +10,8 @@ from rich.console import Console
 
 from tests.unit.cluster.jobs.conftest import Look
 from trtspec.base.errors import UnavailableError
-from trtspec.cluster.commands.jobs import Lines, table, words
-from trtspec.cluster.jobs.following import JobStatus
-from trtspec.cluster.jobs.job import JobState, Phase
-from trtspec.cluster.jobs.planning import plan_jobs
+from trtspec.cluster.commands.build_on import Lines, table, words
+from trtspec.cluster.jobs import JobState, JobStatus, Phase, plan_jobs
 
 
 @pytest.fixture

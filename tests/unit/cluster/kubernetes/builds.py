@@ -8,8 +8,7 @@ from pathlib import Path
 
 from trtspec.backends.recipes import load
 from trtspec.base.roles import Role
-from trtspec.cluster.kubernetes.deriving import derive
-from trtspec.cluster.kubernetes.of_engines import BuildEngine, StoredBuild, of_engines
+from trtspec.cluster.kubernetes.recipe_values import BuildEngine, StoredBuild, derive, from_build
 from trtspec.cluster.kubernetes.values import Values
 from trtspec.pipeline.store.entry import Chunk, Entry, StoredFile, platform_of
 from trtspec.recipe.releases import release_of
@@ -56,5 +55,5 @@ def values(recipe: Path, section: str = "", namespace: str | None = None) -> Val
     file = Path(recipe.name)
     file.write_text(text)
     loaded = load(file)
-    served = of_engines(loaded.recipe, text, stored(loaded.recipe), STORE, "0.1.0")
+    served = from_build(loaded.recipe, text, stored(loaded.recipe), STORE, "0.1.0")
     return derive(loaded, served, namespace)

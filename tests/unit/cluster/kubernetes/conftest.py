@@ -11,10 +11,9 @@ from tests import helm
 from tests.fakes.kubernetes.emulator import NAMESPACE, Emulator
 from tests.fakes.kubernetes.server import served
 from tests.unit.cluster.kubernetes.builds import RECIPES
-from trtspec.cluster.jobs import following
-from trtspec.cluster.kubernetes import deployed, jobs, waiting
-from trtspec.cluster.kubernetes.cluster import Cluster
-from trtspec.cluster.kubernetes.connection import connect
+from trtspec.cluster import jobs as cluster_jobs
+from trtspec.cluster.kubernetes import jobs, release, workloads
+from trtspec.cluster.kubernetes.cluster import Cluster, connect
 from trtspec.cluster.kubernetes.jobs import KubernetesJobs
 
 
@@ -34,7 +33,7 @@ class Clock:
 @pytest.fixture
 def emulator(monkeypatch: pytest.MonkeyPatch) -> Emulator:
     made = Emulator()
-    for module in (waiting, deployed):
+    for module in (workloads, release):
         monkeypatch.setattr(module, "time", Clock(made))
     return made
 
@@ -65,8 +64,8 @@ def scheduler(cluster: Cluster, emulator: Emulator, monkeypatch: pytest.MonkeyPa
     """The cluster as a scheduler of builds."""
     clock = Clock(emulator)
     monkeypatch.setattr(jobs, "time", clock)
-    monkeypatch.setattr(following, "monotonic", clock.monotonic)
-    monkeypatch.setattr(following, "sleep", clock.sleep)
+    monkeypatch.setattr(cluster_jobs, "monotonic", clock.monotonic)
+    monkeypatch.setattr(cluster_jobs, "sleep", clock.sleep)
     return KubernetesJobs(lambda: cluster, "0.1.0", shares_files=True)
 
 

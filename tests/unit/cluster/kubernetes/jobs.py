@@ -9,8 +9,7 @@ from tests.fakes.kubernetes.emulator import Emulator
 from tests.fakes.kubernetes.scripts import Script
 from trtspec.backends.recipes import load
 from trtspec.base.errors import UnavailableError
-from trtspec.cluster.jobs.following import JobStatus, follow
-from trtspec.cluster.jobs.job import ClusterJob, JobState, Product
+from trtspec.cluster.jobs import ClusterJob, JobState, JobStatus, Product, follow
 from trtspec.cluster.kubernetes.jobs import KubernetesJobs
 from trtspec.pipeline.store.entry import Platform
 from trtspec.pipeline.store.store import Store

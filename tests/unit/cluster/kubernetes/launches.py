@@ -11,8 +11,7 @@ from trtspec.backends.recipes import loads
 from trtspec.backends.served.inputs import LaunchInputs, LaunchModel
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.mapping import Mapping
-from trtspec.cluster.kubernetes.deriving import derive
-from trtspec.cluster.kubernetes.of_server import of_server
+from trtspec.cluster.kubernetes.recipe_values import derive, from_launch
 from trtspec.cluster.kubernetes.values import Values
 from trtspec.methods.draft_model import DraftModelMethod
 from trtspec.methods.ngram import Ngram
@@ -65,7 +64,7 @@ def launch(backend: str, target: str = TARGET) -> ServerLaunch:
 def values(backend: str, section: str = "", namespace: str | None = None, target: str = TARGET) -> Values:
     """The values of such a build's deployment."""
     found = loaded(backend, section, target)
-    return derive(found, of_server(found, launch(backend, target)), namespace)
+    return derive(found, from_launch(found, launch(backend, target)), namespace)
 
 
 SECTIONS = {

@@ -17,7 +17,7 @@ _PRINTED: dict[str, str] = {}
 
 
 def rendered(found: Values) -> list[dict[str, Any]]:
-    """What `trtspec deploy --kubernetes --dry-run` prints of values."""
+    """What `trtspec kubernetes deploy --dry-run` prints of values."""
     key = found.model_dump_json()
     if key not in _PRINTED:
         _PRINTED[key] = _printed(found)

@@ -17,12 +17,14 @@ from jsonschema import Draft202012Validator
 
 CRDS = Path(__file__).parents[3] / "data/crds"
 FILES = {
+    "AnalysisTemplate": "argoproj.io_analysistemplates",
     "HTTPRoute": "gateway.networking.k8s.io_httproutes",
     "InferencePool": "inference.networking.k8s.io_inferencepools",
     "InferenceService": "serving.kserve.io_inferenceservices",
     "LeaderWorkerSet": "leaderworkerset.x-k8s.io_leaderworkersets",
     "PodMonitor": "monitoring.coreos.com_podmonitors",
     "PrometheusRule": "monitoring.coreos.com_prometheusrules",
+    "Rollout": "argoproj.io_rollouts",
     "ScaledObject": "keda.sh_scaledobjects",
     "ServingRuntime": "serving.kserve.io_servingruntimes",
 }

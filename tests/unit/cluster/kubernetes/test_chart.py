@@ -20,8 +20,8 @@ from tests.unit.cluster.kubernetes.schemas import check
 from trtspec.base.errors import UnavailableError
 from trtspec.cli.app import app
 from trtspec.cli.monitoring import shipped
+from trtspec.cluster.kubernetes.objects import MONITORS
 from trtspec.cluster.kubernetes.refusals import ApiRefusal, refusal
-from trtspec.cluster.kubernetes.resources import MONITORS
 from trtspec.cluster.kubernetes.values import Values, chart_values
 
 NAMESPACE = "serving"
@@ -128,27 +128,6 @@ def pod_of(spec: dict[str, Any]) -> dict[str, Any]:
     return dict(template["spec"])
 
 
-def test_a_canary_has_a_release_of_its_own_and_pods_of_the_other() -> None:
-    public = ("--set", "gateway.name=public", "--api-versions", OPERATOR)
-    stable = of(by_helm("llama", *public, "--set", "canaryWeight=50"))
-    canary = of(by_helm("llama-canary", *public, "--set", "canaryOf=llama,replicas=2"))
-    assert not stable.keys() & canary.keys()
-    kinds = [kind for kind, _ in canary]
-    assert kinds == ["ConfigMap", "Service", "Deployment"]
-    spec = canary["Deployment", "llama-canary"]["spec"]
-    labels = spec["template"]["metadata"]["labels"]
-    assert spec["replicas"] == 2
-    assert stable["Service", "llama"]["spec"]["selector"].items() <= labels.items()
-    (rule,) = stable["HTTPRoute", "llama"]["spec"]["rules"]
-    assert {each["name"]: each["weight"] for each in rule["backendRefs"]} == {
-        "llama-stable": 950,
-        "llama-canary": 50,
-    }
-    for things, track, chooses in ((stable, "llama-stable", False), (canary, "llama-canary", True)):
-        chosen = things["Service", track]["spec"]["selector"]
-        assert (chosen.items() <= labels.items()) is chooses
-
-
 def run(*words: object) -> str:
     result = CliRunner().invoke(app, [str(word) for word in words])
     assert result.exit_code == 0, result.exception
@@ -159,7 +138,7 @@ def test_the_commands(pair_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     """What `--helm-values` prints has Helm make what `--dry-run` prints."""
     monkeypatch.setenv("PATH", helm.path())
     run("build", pair_recipe, "--store", "store")
-    deploy = ("deploy", pair_recipe, "--kubernetes", "--store", "store", "--namespace", NAMESPACE)
+    deploy = ("kubernetes", "deploy", pair_recipe, "--store", "store", "--namespace", NAMESPACE)
     Path("values.yaml").write_text(run(*deploy, "--helm-values"))
     made = by_helm("pair", "--values", "values.yaml", "--api-versions", OPERATOR)
     assert made == helm.objects(run(*deploy, "--dry-run"))
@@ -168,7 +147,7 @@ def test_the_commands(pair_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_no_helm(pair_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("build", pair_recipe, "--store", "store")
     monkeypatch.setenv("PATH", "/nonexistent")
-    deploy = ("deploy", pair_recipe, "--kubernetes", "--store", "store", "--dry-run")
+    deploy = ("kubernetes", "deploy", pair_recipe, "--store", "store", "--dry-run")
     error = CliRunner().invoke(app, [str(word) for word in deploy]).exception
     assert isinstance(error, UnavailableError)
     assert (error.subject, error.problem) == ("helm", "is not on PATH")
@@ -187,7 +166,7 @@ def test_no_helm(pair_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("volume.kind=claim", "a claim that is there has a name, and one that is made a size"),
         ("engines=null", "either engines or a server is served"),
         ("server.metricsPath=/metrics", "at '/server': missing properties"),
-        ("canaryOf=other", "a canary's release has the name of the other, and -canary behind it"),
+        ("analysis.prometheus=http://p", "at '/analysis': missing properties 'acceptance'"),
         ("maxSurge=0", "an update needs maxSurge or maxUnavailable"),
         (
             "replicas=3,scaling.maxReplicas=2,scaling.places=0.8,scaling.kvCache=0.85",

@@ -9,9 +9,8 @@ import pytest
 
 from trtspec.base.errors import ClusterError, UnavailableError
 from trtspec.base.extras import how_to_install
-from trtspec.cluster.kubernetes.cluster import UnreachableError
-from trtspec.cluster.kubernetes.connection import connect
-from trtspec.cluster.kubernetes.resources import POD
+from trtspec.cluster.kubernetes.cluster import UnreachableError, connect
+from trtspec.cluster.kubernetes.objects import POD
 
 KUBECONFIG = """
 apiVersion: v1

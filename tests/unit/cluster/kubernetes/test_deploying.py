@@ -1,4 +1,4 @@
-"""`trtspec deploy --kubernetes`, `deploy status` and `deploy stop` against an API server."""
+"""`trtspec kubernetes deploy`, `status` and `stop` against an API server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Cli:
         return done
 
     def deploy(self, *options: str, status: int = 0) -> str:
-        return self("deploy", "recipe.yaml", "--kubernetes", *options, status=status).stderr
+        return self("kubernetes", "deploy", "recipe.yaml", *options, status=status).stderr
 
 
 @pytest.fixture
@@ -59,15 +59,15 @@ def cli(kubeconfig: Path, emulator: Emulator, tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_deployment_from_first_to_last(cli: Cli, emulator: Emulator) -> None:
-    done = cli("deploy", "recipe.yaml", "--kubernetes")
+    done = cli("kubernetes", "deploy", "recipe.yaml")
     stages = "0 of 2 ready (2 in init container pull)", "0 of 2 ready (2 loading)", "2 of 2 ready (2 ready)"
     assert "\n".join(stages) in done.stderr
-    assert "speculative_llm is ready; trtspec deploy stop llama --kubernetes --context lab" in done.stderr
+    assert "speculative_llm is ready; trtspec kubernetes stop llama --context lab" in done.stderr
     assert f"http://llama.{NAMESPACE}.svc:9000/v1" in done.stdout
     assert emulator.names("deployments") == ["llama"]
     assert len(emulator.pods()) == 2
 
-    (row,) = json.loads(cli("deploy", "status", "--kubernetes", "--json").stdout)
+    (row,) = json.loads(cli("kubernetes", "status", "--json").stdout)
     assert (row["name"], row["workload"], row["state"], row["ready"]) == (
         "llama",
         "deployment/llama",
@@ -79,10 +79,10 @@ def test_a_deployment_from_first_to_last(cli: Cli, emulator: Emulator) -> None:
         "trtspec/digest"
     ].startswith(row["build"])
 
-    assert "llama: stopped" in cli("deploy", "stop", "--namespace", NAMESPACE).stderr
+    assert "llama: stopped" in cli("kubernetes", "stop", "--namespace", NAMESPACE).stderr
     assert emulator.stored == {}
     assert emulator.pods() == []
-    assert "nothing of trtspec" in cli("deploy", "status", "--context", "lab").stderr
+    assert "nothing of trtspec" in cli("kubernetes", "status", "--context", "lab").stderr
 
 
 def test_what_is_no_longer_part_of_it_goes_when_no_pod_needs_it(cli: Cli, emulator: Emulator) -> None:
@@ -125,11 +125,11 @@ def test_the_form_of_kserve(cli: Cli, emulator: Emulator) -> None:
         kserve.tell(emulator, "llama")
 
     emulator.at_time = work
-    done = cli("deploy", "recipe.yaml", "--kubernetes")
+    done = cli("kubernetes", "deploy", "recipe.yaml")
     assert "0 of 2 ready" in done.stderr
     assert done.stdout == "kubectl get inferenceservice llama -n serving\n"
     assert len(emulator.pods()) == 2
-    (row,) = json.loads(cli("deploy", "status", "--kubernetes", "--json").stdout)
+    (row,) = json.loads(cli("kubernetes", "status", "--json").stdout)
     assert (row["state"], row["ready"]) == ("ready", "2 of 2")
     assert row["build"]
 
@@ -160,7 +160,7 @@ def test_an_autoscaler_that_is_new_takes_the_replicas_as_they_are(cli: Cli, emul
 def test_volume_claims_are_left_with_what_they_hold(cli: Cli, emulator: Emulator) -> None:
     cli.recipe(section=BLOCK, more="  cache: claim\n")
     cli.deploy()
-    said = cli("deploy", "stop", "llama", "--kubernetes").stderr
+    said = cli("kubernetes", "stop", "llama").stderr
     assert "persistentvolumeclaim/llama-engines is kept with its data; kubectl delete" in said
     assert set(emulator.stored) == {(NAMESPACE, "persistentvolumeclaims", "llama-engines")}
     cli.deploy()
@@ -285,7 +285,7 @@ def test_a_pod_that_crashes_with_the_end_of_its_log(cli: Cli, emulator: Emulator
     emulator.script = lambda template: scripts.crashing("loading\nerror: no GPU is to be seen\n")
     said = cli.deploy(status=1).splitlines()
     assert sum(line.startswith("warning: pod/llama-") and line.endswith("it may pass") for line in said) == 1
-    stops = "trtspec deploy stop llama --kubernetes --context lab --namespace serving"
+    stops = "trtspec kubernetes stop llama --context lab --namespace serving"
     assert said[-5:-2] == [
         f"warning: what was applied stays; {stops} deletes it",
         "loading",
@@ -293,7 +293,7 @@ def test_a_pod_that_crashes_with_the_end_of_its_log(cli: Cli, emulator: Emulator
     ]
     assert said[-2].startswith("error: pod/llama-")
     assert said[-2].endswith(": container server ended with 1, 3 times so far")
-    done = cli("deploy", "status", "--kubernetes", status=1)
+    done = cli("kubernetes", "status", status=1)
     assert "in trouble" in done.stdout
     assert "container server ended with 1" in done.stderr
 
@@ -312,43 +312,28 @@ def test_an_update_that_does_not_come_up_goes_back(cli: Cli, emulator: Emulator)
 
 
 def test_which_one_is_to_be_stopped(cli: Cli) -> None:
-    assert (
-        "nothing is deployed in namespace serving of lab"
-        in cli("deploy", "stop", "--kubernetes", status=1).stderr
-    )
+    assert "nothing is deployed in namespace serving of lab" in cli("kubernetes", "stop", status=1).stderr
     cli.deploy()
-    said = cli("deploy", "stop", "other", "--kubernetes", status=1).stderr
+    said = cli("kubernetes", "stop", "other", status=1).stderr
     assert "other: is not deployed in namespace serving of lab\nhint: deployed are llama" in said
 
 
-@pytest.mark.parametrize("words", [("--namespace", "a"), ("--context", "a"), ("--force",), ("--store", "a")])
-def test_what_only_a_cluster_needs(cli: Cli, words: tuple[str, ...]) -> None:
-    assert "only a cluster needs it" in cli("deploy", "recipe.yaml", *words, status=2).stderr
-    assert "a cluster has containers of its own" in cli.deploy("--container", status=2)
-    assert "a cluster serves a build from a store" in cli.deploy("--plain", status=2)
-
-
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("old", "new"),
     [
-        (("--api-keys", "keys"), "kubernetes.secrets.api_keys"),
-        (("--host", "0.0.0.0"), "a cluster has no such option"),
-        (("--http-port", "8000"), "a cluster has no such option"),
-        (("--openai-port", "9000"), "a cluster has no such option"),
-        (("--no-openai",), "a cluster has no such option"),
-        (("--restart",), "a cluster has no such option"),
-        (("--grace", "10"), "a cluster has no such option"),
-        (("--log-format", "json"), "a cluster has no such option"),
-        (("--trace-config", "rate=1"), "a cluster has no such option"),
-        (("--python", "python"), "a cluster has no such option"),
-        (("--draft", "a"), "a cluster serves a recipe"),
+        (("recipe.yaml", "--kubernetes", "--store", "s3://a"), "deploy recipe.yaml --store s3://a"),
+        (("status", "--kubernetes", "--namespace", "a"), "status --namespace a"),
+        (("stop", "llama", "--kubernetes"), "stop llama"),
     ],
 )
-def test_what_a_cluster_does_not_do_is_refused(
-    cli: Cli, emulator: Emulator, words: tuple[str, ...], why: str
-) -> None:
-    assert why in cli.deploy(*words, status=2)
-    assert emulator.names("deployments") == []
+def test_the_old_option_names_the_new_command(cli: Cli, old: tuple[str, ...], new: str) -> None:
+    said = cli("deploy", *old, status=2).stderr
+    assert said == f"error: --kubernetes is a command now: trtspec kubernetes {new}\n"
+
+
+def test_engines_come_from_a_store_alone(cli: Cli) -> None:
+    assert "a cluster serves a build from a store" in cli.deploy("--plain", status=2)
+    assert "a cluster serves a build from a store" in cli.deploy("--output", "out", status=2)
 
 
 def test_ctrl_c_leaves_what_was_applied(kubeconfig: Path, emulator: Emulator, tmp_path: Path) -> None:
@@ -362,7 +347,7 @@ def test_ctrl_c_leaves_what_was_applied(kubeconfig: Path, emulator: Emulator, tm
         "from trtspec.cli.app import main\n"
         "main()\n"
     )
-    words = "deploy", "recipe.yaml", "--kubernetes"
+    words = "kubernetes", "deploy", "recipe.yaml"
     process = subprocess.Popen(
         [sys.executable, "-c", code, *words],
         cwd=tmp_path,
@@ -378,9 +363,7 @@ def test_ctrl_c_leaves_what_was_applied(kubeconfig: Path, emulator: Emulator, tm
     process.send_signal(signal.SIGINT)
     _, talk = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert (
-        "interrupted: the cluster keeps starting what was applied; trtspec deploy status --kubernetes" in talk
-    )
+    assert "interrupted: the cluster keeps starting what was applied; trtspec kubernetes status" in talk
     assert "Traceback" not in talk
     assert emulator.names("deployments") == ["llama"]
 

@@ -33,7 +33,7 @@ class Cli:
         return done
 
     def deploy(self, *options: str, status: int = 0) -> CompletedProcess[str]:
-        return self("deploy", self._recipe.name, "--kubernetes", *options, status=status)
+        return self("kubernetes", "deploy", self._recipe.name, *options, status=status)
 
 
 @pytest.fixture
@@ -50,18 +50,18 @@ def built(cli: Cli) -> Cli:
 def test_a_deployment_from_first_to_last(built: Cli, emulator: Emulator) -> None:
     done = built.deploy()
     assert "0 of 2 ready (2 loading)" in done.stderr
-    assert "./target is ready; trtspec deploy stop code --kubernetes" in done.stderr
+    assert "./target is ready; trtspec kubernetes stop code" in done.stderr
     assert done.stdout.splitlines() == [
         f"OpenAI   http://code.{NAMESPACE}.svc:9000/v1",
         f"kubectl port-forward -n {NAMESPACE} service/code 9000:9000",
     ]
     (container,) = emulator.pods()[0].spec["containers"]
-    (row,) = json.loads(built("deploy", "status", "--kubernetes", "--json").stdout)
+    (row,) = json.loads(built("kubernetes", "status", "--json").stdout)
     assert (row["state"], row["ready"]) == ("ready", "2 of 2")
     assert row["image"] == container["image"] == "vllm/vllm-openai:v0.33.0"
     template = emulator.manifest("deployments", "code")["spec"]["template"]
     assert template["metadata"]["annotations"]["trtspec/digest"].startswith(row["build"])
-    assert "code: stopped" in built("deploy", "stop", "--namespace", NAMESPACE).stderr
+    assert "code: stopped" in built("kubernetes", "stop", "--namespace", NAMESPACE).stderr
     assert emulator.stored == {}
 
 
@@ -79,7 +79,6 @@ def test_what_is_served_is_the_build(built: Cli) -> None:
 def test_no_build_and_a_store(cli: Cli) -> None:
     assert "there is no build here\nhint: trtspec build pair.yaml" in cli.deploy(status=1).stderr
     assert "no engine is in a store" in cli.deploy("--store", "s3://engines", status=1).stderr
-    assert "a cluster has containers of its own" in cli.deploy("--container", status=2).stderr
 
 
 def test_the_same_server_without_drafts_beside_it(built: Cli, emulator: Emulator) -> None:
@@ -88,7 +87,7 @@ def test_the_same_server_without_drafts_beside_it(built: Cli, emulator: Emulator
     assert emulator.names("deployments") == ["code", "code-plain"]
     lines = [pod.spec["containers"][0]["args"] for pod in emulator.pods()]
     assert sum("--speculative-config" in line for line in lines) == 2
-    assert "code-plain: stopped" in built("deploy", "stop", "code-plain", "--kubernetes").stderr
+    assert "code-plain: stopped" in built("kubernetes", "stop", "code-plain").stderr
     assert emulator.names("deployments") == ["code"]
 
 
@@ -99,12 +98,3 @@ def test_why_a_server_ends_is_found_in_its_log(built: Cli, emulator: Emulator) -
     said = built.deploy(status=1).stderr
     assert "container server ended with 1, 3 times so far: the GPU has too little free memory" in said
     assert "lower engine.max_batch_size or engine.max_seq_len" in said
-
-
-def test_a_canary_is_refused_with_the_reason(built: Cli, emulator: Emulator) -> None:
-    built.deploy()
-    before = dict(emulator.stored)
-    said = built("rollout", "canary", "next", "pair.yaml", status=1).stderr
-    assert "code: is vLLM, SGLang or trtllm-serve, whose metrics cannot judge a canary" in said
-    assert "another kubernetes.name" in said
-    assert emulator.stored == before

@@ -12,8 +12,7 @@ from tests.policies import complaints
 from tests.unit.cluster.kubernetes.builds import EVERY, RECIPES
 from tests.unit.cluster.kubernetes.jobs import KEY, job_of
 from tests.unit.cluster.kubernetes.schemas import check
-from trtspec.cluster.kubernetes.job_object import WORK
-from trtspec.cluster.kubernetes.jobs import KubernetesJobs
+from trtspec.cluster.kubernetes.jobs import WORK, KubernetesJobs
 from trtspec.recipe.gpus import GPUS
 from trtspec.recipe.kubernetes import BuildJobSection
 

@@ -16,7 +16,7 @@ from tests.fakes.kubernetes.scripts import (
 )
 from tests.unit.cluster.kubernetes.jobs import Heard, job_of, pods, run, scripted, while_waiting
 from trtspec.base.errors import JobError
-from trtspec.cluster.jobs.job import ClusterJob, JobState, Phase
+from trtspec.cluster.jobs import ClusterJob, JobState, Phase
 from trtspec.cluster.kubernetes.cluster import Cluster
 from trtspec.cluster.kubernetes.jobs import KubernetesJobs
 

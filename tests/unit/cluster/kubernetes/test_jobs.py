@@ -15,8 +15,7 @@ from tests.fakes.kubernetes.scripts import (
     finishing,
 )
 from tests.unit.cluster.kubernetes.jobs import Heard, job_of, pods, run, scripted, while_waiting
-from trtspec.cluster.jobs.following import JobStatus, cancel
-from trtspec.cluster.jobs.job import Phase
+from trtspec.cluster.jobs import JobStatus, Phase, cancel
 from trtspec.cluster.kubernetes.cluster import Cluster
 from trtspec.cluster.kubernetes.jobs import KubernetesJobs
 

@@ -11,7 +11,7 @@ from tests import helm
 from tests.unit.cluster.kubernetes.builds import RECIPES, ROOT, values
 from tests.unit.cluster.kubernetes.rendered import rendered
 from tests.unit.cluster.kubernetes.value_sets import VALUE_SETS
-from trtspec.cluster.kubernetes.yaml_text import to_yaml
+from trtspec.cluster.kubernetes.objects import to_yaml
 
 RECIPE = RECIPES / "llama-3.1-8b-h100.yaml"
 EXAMPLE = ROOT / "charts/kustomize/kustomization.yaml"

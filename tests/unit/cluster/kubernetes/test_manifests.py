@@ -146,7 +146,7 @@ def built(pair_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_dry_run_prints_what_a_store_has(pair_recipe: Path, built: str) -> None:
-    result = run("deploy", pair_recipe, "--kubernetes", "--store", built, "--namespace", "llm", "--dry-run")
+    result = run("kubernetes", "deploy", pair_recipe, "--store", built, "--namespace", "llm", "--dry-run")
     assert result.exit_code == 0, result.exception
     printed = list(yaml.safe_load_all(result.stdout))
     assert {each["metadata"]["namespace"] for each in printed} == {"llm"}
@@ -160,9 +160,9 @@ def test_the_dry_run_prints_what_a_store_has(pair_recipe: Path, built: str) -> N
 
 def test_a_store_without_this_build(pair_recipe: Path, built: str) -> None:
     pair_recipe.write_text(pair_recipe.read_text() + "kubernetes: {replicas: 3}\n")
-    assert run("deploy", pair_recipe, "--kubernetes", "--store", built, "--dry-run").exit_code == 0
+    assert run("kubernetes", "deploy", pair_recipe, "--store", built, "--dry-run").exit_code == 0
     pair_recipe.write_text(pair_recipe.read_text() + "speculation: {max_draft_len: 2}\n")
-    error = run("deploy", pair_recipe, "--kubernetes", "--store", built, "--dry-run").exception
+    error = run("kubernetes", "deploy", pair_recipe, "--store", built, "--dry-run").exception
     assert isinstance(error, StoreError)
     assert "has no build of pair from the recipe as it is now, but it has builds of other recipes" in str(
         error
@@ -170,11 +170,11 @@ def test_a_store_without_this_build(pair_recipe: Path, built: str) -> None:
 
 
 def test_no_store_and_a_store_with_a_secret(pair_recipe: Path) -> None:
-    assert isinstance(run("deploy", pair_recipe, "--kubernetes", "--dry-run").exception, RecipeError)
+    assert isinstance(run("kubernetes", "deploy", pair_recipe, "--dry-run").exception, RecipeError)
     url = "ftp://me:hidden@host/engines"
-    error = run("deploy", pair_recipe, "--kubernetes", "--store", url, "--dry-run").exception
+    error = run("kubernetes", "deploy", pair_recipe, "--store", url, "--dry-run").exception
     assert isinstance(error, StoreError)
     assert "hidden" not in str(error)
     pair_recipe.write_text(pair_recipe.read_text() + f"kubernetes: {{store: '{url}'}}\n")
-    error = run("deploy", pair_recipe, "--kubernetes", "--store", "s3://engines", "--dry-run").exception
+    error = run("kubernetes", "deploy", pair_recipe, "--store", "s3://engines", "--dry-run").exception
     assert "ftp://me:***@host/engines: its URL contains a secret" in str(error)

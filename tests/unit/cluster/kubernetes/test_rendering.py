@@ -19,11 +19,9 @@ from trtspec.backends.recipes import load, loads
 from trtspec.base.errors import RecipeError
 from trtspec.base.roles import Role
 from trtspec.base.units import GIB
-from trtspec.cluster.kubernetes.deriving import name_of
-from trtspec.cluster.kubernetes.of_engines import of_engines
+from trtspec.cluster.kubernetes.recipe_values import PORTS, RECIPE, STARTUP_S, from_build, name_of
 from trtspec.cluster.kubernetes.values import HostResources
-from trtspec.deployment.pod import PORTS, RECIPE, STARTUP_S
-from trtspec.deployment.triton_launch import ENGINE_VARIABLES
+from trtspec.deployment.triton.launch import ENGINE_VARIABLES
 
 LLAMA, LARGE, TINY = (
     RECIPES / "llama-3.1-8b-h100.yaml",
@@ -56,7 +54,7 @@ def test_all_that_choose_pods_choose_these() -> None:
     labels = things["Deployment"]["spec"]["template"]["metadata"]["labels"]
     chosen = things["Deployment"]["spec"]["selector"]["matchLabels"]
     assert chosen.items() <= labels.items()
-    # All but the Deployment choose the pods of a canary beside it as well.
+    # A Deployment's selector cannot change, and has had it from the beginning.
     assert chosen.pop("trtspec/track") == "stable"
     assert things["Service"]["spec"]["selector"] == chosen
     assert things["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == chosen
@@ -158,7 +156,7 @@ def test_draft_logits_fit_into_the_memory_and_in_the_bls_layout_into_that_which_
     def resources(logits: int) -> HostResources:
         target = replace(build.engines[Role.TARGET], draft_logits=logits)
         engines = {**build.engines, Role.TARGET: target}
-        return of_engines(recipe, text, replace(build, engines=engines), STORE, "0.1.0").resources
+        return from_build(recipe, text, replace(build, engines=engines), STORE, "0.1.0").resources
 
     without, with_ = resources(0), resources(20 * GIB)
     assert (without.shared_memory, with_.shared_memory) == ("3Gi", f"{shared}Gi")

@@ -15,12 +15,11 @@ from tests.unit.cluster.kubernetes.rendered import rendered
 from trtspec.backends.recipes import loads
 from trtspec.base.errors import RecipeError
 from trtspec.base.units import GIB
-from trtspec.cluster.kubernetes.of_server import of_server
+from trtspec.cluster.kubernetes.recipe_values import from_launch
 from trtspec.cluster.kubernetes.values import Values
-from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.in_container import container
-from trtspec.deployment.server_kind import kind_of
-from trtspec.deployment.vendor_launch import VendorLaunch
+from trtspec.deployment.container import container_of
+from trtspec.deployment.deployment import Deployment, kind_of
+from trtspec.deployment.engine_server import EngineServerLaunch
 from trtspec.gateway.ports import OPENAI, Ports
 
 NODE = SECTIONS["a folder of the node"]
@@ -46,7 +45,7 @@ def test_a_pod_is_told_what_a_container_of_docker_is_told(backend: str) -> None:
     made, there = launch(backend), Path("/builds/pair")
     ports, name = Ports(openai=OPENAI), made.served_model_name
     deployment = Deployment("pair", there, name, kind_of(backend), ports=ports, grace_s=60)
-    docker = container(deployment, VendorLaunch(made), made.image, ())
+    docker = container_of(deployment, EngineServerLaunch(made), made.image, ())
     found = server(values(backend))
     words = [word.replace(str(there), "/etc/trtspec/launch") for word in docker.command]
     assert [*found["command"], *found["args"]] == [docker.entrypoint, *words]
@@ -87,7 +86,7 @@ def test_another_launch_has_another_config_map_and_another_build() -> None:
     backend = "tensorrt_llm_pytorch"
     made, old = loaded(backend), launch(backend)
     new = replace(old, files={name: f"{text}# more\n" for name, text in old.files.items()})
-    digests = {of_server(made, each).digest for each in (old, new, launch(backend))}
+    digests = {from_launch(made, each).digest for each in (old, new, launch(backend))}
     assert len(digests) == 2
     both = [values(backend).model_copy(update={"digest": digest}) for digest in digests]
     assert len({kinds(each)["ConfigMap"]["metadata"]["name"] for each in both}) == 2
@@ -95,7 +94,7 @@ def test_another_launch_has_another_config_map_and_another_build() -> None:
 
 def test_kubernetes_replaces_no_variables_in_arguments() -> None:
     odd = replace(launch("vllm"), arguments=("--served-model-name", "$(HF_TOKEN) $$ $x"))
-    served = of_server(loaded("vllm"), odd)
+    served = from_launch(loaded("vllm"), odd)
     assert served.server
     # What Kubernetes' documentation says of "args": $$(VAR) is $(VAR).
     assert served.server.arguments[1] == "$$(HF_TOKEN) $$ $x"
@@ -118,7 +117,7 @@ def test_probes_ask_the_server_itself_and_metrics_are_its_own(backend: str) -> N
 
 def test_a_server_without_metrics_is_not_scraped() -> None:
     silent = replace(launch("tensorrt_llm_pytorch"), metrics_path=None)
-    assert of_server(loaded("tensorrt_llm_pytorch"), silent).monitoring.pod_monitor is False
+    assert from_launch(loaded("tensorrt_llm_pytorch"), silent).monitoring.pod_monitor is False
 
 
 def test_requests_in_flight_have_the_recipes_time_to_end_in() -> None:
@@ -142,13 +141,13 @@ def test_what_a_server_takes_of_its_host() -> None:
     recipe = on_cpu.recipe.model_copy(
         update={"hardware": on_cpu.recipe.hardware.model_copy(update={"gpu": "none"})}
     )
-    served = of_server(replace(on_cpu, recipe=recipe), replace(launch("vllm"), kv_bytes=100 * GIB))
+    served = from_launch(replace(on_cpu, recipe=recipe), replace(launch("vllm"), kv_bytes=100 * GIB))
     assert served.resources.cpu_limit == served.resources.cpu
     assert int(served.resources.memory.removesuffix("Gi")) > 100 + WEIGHTS / GIB
 
 
 def test_shared_memory_is_of_the_memory() -> None:
-    resources = of_server(loaded("vllm", "  resources: {shared_memory: 64Gi}\n"), launch("vllm")).resources
+    resources = from_launch(loaded("vllm", "  resources: {shared_memory: 64Gi}\n"), launch("vllm")).resources
     assert int(resources.memory.removesuffix("Gi")) > 64 + WEIGHTS / GIB
 
 
@@ -201,7 +200,7 @@ hardware: {{gpu: h100}}
 """
     made = replace(launch("vllm"), models=("/build/pair/draft/model",))
     with pytest.raises(RecipeError) as raised:
-        of_server(loads(text.encode(), Path("recipe.yaml")), made)
+        from_launch(loads(text.encode(), Path("recipe.yaml")), made)
     (finding,) = raised.value.findings
     assert (finding.subject, finding.line) == (key, 3)
     assert "pods do not see" in finding.problem
@@ -241,4 +240,4 @@ def test_triton_with_vllm_is_not_on_a_cluster() -> None:
         update={"serving": found.recipe.serving.model_copy(update={"layout": "triton"})}
     )
     with pytest.raises(RecipeError, match=r"serving\.layout"):
-        of_server(replace(found, recipe=recipe), launch("vllm", TARGET))
+        from_launch(replace(found, recipe=recipe), launch("vllm", TARGET))

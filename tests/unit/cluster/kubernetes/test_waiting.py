@@ -13,9 +13,9 @@ from tests.fakes.kubernetes.scripts import Script
 from tests.unit.cluster.kubernetes.objects import LABELS, deployment, inference_service
 from trtspec.base.errors import ClusterError
 from trtspec.cluster.kubernetes.cluster import Cluster
-from trtspec.cluster.kubernetes.resources import DEPLOYMENT, INFERENCE_SERVICE, Ref
+from trtspec.cluster.kubernetes.objects import DEPLOYMENT, INFERENCE_SERVICE, Ref
 from trtspec.cluster.kubernetes.troubles import Trouble
-from trtspec.cluster.kubernetes.waiting import PodWait
+from trtspec.cluster.kubernetes.workloads import PodWait
 
 LLAMA = Ref(DEPLOYMENT, "llama")
 
@@ -229,7 +229,7 @@ def test_what_passes_is_told_once_and_waited_for(cluster: Cluster, emulator: Emu
     cluster.apply(deployment())
     heard = waited(cluster)
     assert [trouble.kind for trouble in heard.troubles] == ["unscheduled", "end of server"]
-    assert [math.isinf(trouble.patience_s) for trouble in heard.troubles] == [False, True]
+    assert [math.isinf(trouble.passes_within_s) for trouble in heard.troubles] == [False, True]
     assert emulator.now == pytest.approx(200, abs=1)
 
 

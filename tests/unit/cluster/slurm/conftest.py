@@ -49,5 +49,5 @@ class Cluster:
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """A login node whose cluster starts what is due each time that somebody looks."""
-    monkeypatch.setattr("trtspec.cluster.jobs.following.sleep", lambda _: None)
+    monkeypatch.setattr("trtspec.cluster.jobs.sleep", lambda _: None)
     return Cluster(tmp_path / "cluster", monkeypatch)

@@ -7,9 +7,18 @@ from typing import cast
 
 import pytest
 
-from trtspec.cluster.jobs.job import ClusterJob, JobState, Phase
-from trtspec.cluster.slurm.reading import ACTIVE, QueueRow, accounted, end, over, rows, waiting
-from trtspec.cluster.slurm.scheduler import _FORGOTTEN, SlurmScheduler
+from trtspec.cluster.jobs import ClusterJob, JobState, Phase
+from trtspec.cluster.slurm import (
+    _FORGOTTEN,
+    ACTIVE,
+    QueueRow,
+    SlurmScheduler,
+    accounted_end,
+    end_state,
+    job_end,
+    queue_rows,
+    waiting_state,
+)
 
 KILLED = (
     "JobId=3 JobName=t-kill UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=4294901757 Nice=0 "
@@ -38,19 +47,19 @@ def ended(**values: str) -> JobState:
     for key, value in {"Reason": "None", "ExitCode": "0:0", **values}.items():
         before = text.partition(f" {key}=")[2].partition(" ")[0]
         text = text.replace(f" {key}={before}", f" {key}={value}", 1)
-    return over(end(text))
+    return end_state(job_end(text))
 
 
 def test_a_queue() -> None:
-    found = rows(QUEUE)
+    found = queue_rows(QUEUE)
     assert [row.id for row in found if row.state in ACTIVE] == ["9", "8"]
     assert found[2] == QueueRow("9", "t-drain", "PENDING", "", "ReqNodeNotAvail, UnavailableNodes:n1")
-    assert rows("") == []
+    assert queue_rows("") == []
 
 
 def test_a_killed_job() -> None:
     again = "the same command continues where it was killed"
-    assert over(end(KILLED)) == JobState(Phase.FAILED, "was killed by SIGKILL", again, "n2")
+    assert end_state(job_end(KILLED)) == JobState(Phase.FAILED, "was killed by SIGKILL", again, "n2")
 
 
 @pytest.mark.parametrize(
@@ -108,20 +117,20 @@ def test_a_job_that_was_requeued_says_how_often() -> None:
     ],
 )
 def test_why_a_job_waits(state: str, reason: str, told: str) -> None:
-    assert waiting(QueueRow("7", "t", state, "", reason)) == JobState(Phase.WAITS, told)
+    assert waiting_state(QueueRow("7", "t", state, "", reason)) == JobState(Phase.WAITS, told)
 
 
 def test_a_job_that_runs_or_ends() -> None:
     for state in ("RUNNING", "COMPLETING"):
-        assert waiting(QueueRow("7", "t", state, "n1", "None")) == JobState(Phase.RUNS, node="n1")
+        assert waiting_state(QueueRow("7", "t", state, "n1", "None")) == JobState(Phase.RUNS, node="n1")
 
 
 def test_accounts() -> None:
     """As sacct's manual has them; this Slurm kept none."""
-    found = accounted("NODE_FAIL|1:0|n1\nCANCELLED by 1000|0:15|None assigned\n")
+    found = accounted_end("NODE_FAIL|1:0|n1\nCANCELLED by 1000|0:15|None assigned\n")
     assert found
-    assert over(found) == JobState(Phase.CANCELLED, "was cancelled in Slurm", restarts=1)
-    assert accounted("") is None
+    assert end_state(found) == JobState(Phase.CANCELLED, "was cancelled in Slurm", restarts=1)
+    assert accounted_end("") is None
 
 
 @pytest.mark.parametrize(
@@ -139,7 +148,7 @@ def test_what_two_of_slurms_commands_say_at_different_times(
 ) -> None:
     """A job was requeued behind squeue's look, or its accounts are late: it has not failed."""
     said = {"squeue": "7|trtspec-x|NODE_FAIL|n1|None\n", "sacct": sacct}
-    monkeypatch.setattr("trtspec.cluster.slurm.scheduler.run", lambda command, *words: said[command])
-    monkeypatch.setattr("trtspec.cluster.slurm.scheduler.run_if_known", lambda *words: scontrol)
+    monkeypatch.setattr("trtspec.cluster.slurm.run", lambda command, *words: said[command])
+    monkeypatch.setattr("trtspec.cluster.slurm.run_if_known", lambda *words: scontrol)
     job = cast(ClusterJob, SimpleNamespace(name="trtspec-x"))
     assert SlurmScheduler("python", {}).states({"7": job}) == {"7": state}

@@ -14,7 +14,7 @@ import pytest
 
 from tests.command_line import trtspec
 from tests.unit.cluster.slurm.conftest import Cluster
-from trtspec.cluster.slurm.scheduler import run
+from trtspec.cluster.slurm import run
 from trtspec.pipeline.store.store import Store
 
 ORDER = ["pair target: build", "pair draft: build", "pair pair"]
@@ -109,7 +109,7 @@ def test_a_recipe_that_changes_before_its_job_begins(
             recipe.read_text().replace("{model: ./target}", "{model: ./target, dtype: float16}")
         )
 
-    monkeypatch.setattr("trtspec.cluster.jobs.following.sleep", edit)
+    monkeypatch.setattr("trtspec.cluster.jobs.sleep", edit)
     _, stderr = on_slurm(status=1)
     assert "would make another target than the planned one" in stderr
     assert "error: pair target: build: ended with status 1; its output is in " in stderr
@@ -130,7 +130,7 @@ def test_ctrl_c(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch,
     def pressed(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("trtspec.cluster.jobs.following.sleep", pressed)
+    monkeypatch.setattr("trtspec.cluster.jobs.sleep", pressed)
     _, stderr = on_slurm("--on-interrupt", option, status=130)
     if option == "leave":
         assert "the jobs go on; the same command shows them again" in stderr
@@ -140,7 +140,7 @@ def test_ctrl_c(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch,
         assert "cancelled: 1, 2, 3" in stderr
         assert cluster.calls("scancel") == [["1", "2", "3"]]
 
-    monkeypatch.setattr("trtspec.cluster.jobs.following.sleep", lambda _: None)
+    monkeypatch.setattr("trtspec.cluster.jobs.sleep", lambda _: None)
     cluster.life({"build": ["RUNNING", "RUNNING", "FAILED 1:0"]})
     _, stderr = on_slurm(status=1)
     if option == "leave":
@@ -152,7 +152,7 @@ def test_ctrl_c(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch,
 
 def test_sigterm_is_what_ctrl_c_is(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.life({"build": ["RUNNING"]})
-    monkeypatch.setattr("trtspec.cluster.jobs.following.sleep", lambda _: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr("trtspec.cluster.jobs.sleep", lambda _: signal.raise_signal(signal.SIGTERM))
     on_slurm("--on-interrupt", "cancel", status=143)
     assert cluster.calls("scancel") == [["1", "2", "3"]]
 

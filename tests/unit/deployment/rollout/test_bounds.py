@@ -12,12 +12,15 @@ import pytest
 from trtspec.deployment.rollout.bounds import (
     FEWEST_WITHOUT_ERRORS,
     LEAST_REQUESTS,
+    ArmCounts,
     BoundState,
     Check,
+    MeanTimes,
+    RolloutEvidence,
+    ScoredDrafts,
     check,
     overall,
 )
-from trtspec.deployment.rollout.evidence import ArmCounts, MeanTimes, RolloutEvidence, ScoredDrafts
 from trtspec.serving.rollout.state import RolloutState
 
 GOOD = ScoredDrafts(1000, 4000, 3000)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.deployment.rollout.metrics import text_of
 from trtspec.client.scrape import parse
-from trtspec.deployment.rollout.evidence import RolloutEvidence, ScoredDrafts, between, counted
+from trtspec.deployment.rollout.bounds import RolloutEvidence, ScoredDrafts, between, counted
 from trtspec.serving.stats import Stats
 
 

@@ -1,11 +1,7 @@
-{{- /* Names and labels. A canary has a release of its own, and its pods are of the deployment that it is beside. */}}
-
-{{- define "trtspec.instance" -}}
-{{ .Values.canaryOf | default .Release.Name }}
-{{- end }}
+{{- /* Names and labels. */}}
 
 {{- define "trtspec.serviceAccount" -}}
-{{ .Values.serviceAccount | default (include "trtspec.instance" .) }}
+{{ .Values.serviceAccount | default .Release.Name }}
 {{- end }}
 
 {{- define "trtspec.configMap" -}}
@@ -34,11 +30,7 @@ app.kubernetes.io/component: server
 
 {{- define "trtspec.ofInstance" -}}
 app.kubernetes.io/name: trtspec
-app.kubernetes.io/instance: {{ include "trtspec.instance" . | quote }}
-{{- end }}
-
-{{- define "trtspec.track" -}}
-trtspec/track: {{ ternary "canary" "stable" (not (empty .Values.canaryOf)) }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- /* Labels of every object. Those of the values do not replace what others depend on. */}}

@@ -1,7 +1,7 @@
 {{- /* The pod of a server: who it is, where it may run, and its volumes. */}}
 
 {{- define "trtspec.podLabels" -}}
-{{- include "trtspec.labelsWith" (list . (include "trtspec.track" . | fromYaml)) }}
+{{- include "trtspec.labelsWith" (list . (dict "trtspec/track" "stable")) }}
 {{- end }}
 
 {{- define "trtspec.podAnnotations" -}}
@@ -98,7 +98,6 @@ podAntiAffinity:
 {{- end }}
 
 {{- define "trtspec.volumes" -}}
-{{- $instance := include "trtspec.instance" . }}
 {{- $kept := include "trtspec.kept" . }}
 - name: {{ $kept }}
   {{- if eq .Values.volume.kind "host_path" }}
@@ -108,7 +107,7 @@ podAntiAffinity:
     type: Directory
   {{- else if eq .Values.volume.kind "claim" }}
   persistentVolumeClaim:
-    claimName: {{ .Values.volume.name | default (printf "%s-%s" $instance $kept) | quote }}
+    claimName: {{ .Values.volume.name | default (printf "%s-%s" .Release.Name $kept) | quote }}
   {{- else }}
   emptyDir: {}
   {{- end }}
@@ -118,7 +117,7 @@ podAntiAffinity:
     name: {{ include "trtspec.configMap" . | quote }}
 - name: rollout
   configMap:
-    name: {{ printf "%s-rollout" $instance | quote }}
+    name: {{ printf "%s-rollout" .Release.Name | quote }}
     optional: true
 {{- with .Values.apiKeysSecret }}
 - name: api-keys

@@ -1,0 +1,76 @@
+"""The launcher of a deployment's server, on this machine or in a container, and the command that it runs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from trtspec.base.progress import Progress
+from trtspec.deployment.build import DeployedBuild
+from trtspec.deployment.deployment import Deployment
+from trtspec.deployment.server import RunningServer
+from trtspec.pipeline.containers.container import Container
+
+HIDDEN = "$KEY"
+"""Stands in place of a key in command lines that are shown."""
+
+ANY = "0.0.0.0"  # noqa: S104
+"""Where a server listens in its container, whose network is its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCommand:
+    """A command, and the variables that it needs beside those that are set already.
+
+    It runs in the build directory: the C++ backend finds engines relative to the server's folder.
+    """
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The variables that nobody else is to see."""
+
+    def shown(self, folder: Path) -> str:
+        """Returns the line for a shell that runs it in a folder, without the secrets."""
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        hidden = [f'{name}="{HIDDEN}"' for name in self.secrets]
+        return f"cd {shlex.quote(str(folder))} && {' '.join([*variables, *hidden, shlex.join(self.argv)])}"
+
+
+class Launch(Protocol):
+    """The start of a deployment's server, in an image that has it."""
+
+    def in_container(self, deployment: Deployment, gpus: int) -> LaunchCommand:
+        """Returns the command that runs in a container, which sees so many GPUs; pure."""
+        ...
+
+    def mounted(self, made: Container) -> Container:
+        """Returns a container that sees what the server loads beside the build; pure."""
+        ...
+
+    def check_image(self, build: DeployedBuild) -> None:
+        """Raises at once what would fail after minutes of loading in the image."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """A place to serve a deployment in."""
+
+    deployment: Deployment
+    command_line: str
+    """The line that starts the server, for a shell."""
+    prepare: Callable[[Progress], None]
+    """Raises a TrtspecError if the build cannot be served there, and fetches what is missing."""
+    serve: Callable[[], AbstractContextManager[Callable[[], RunningServer]]]
+    """Returns a context that yields a function that starts a server, which may not be ready yet; each call
+    first ends the last one. At its end no server runs, unless it is left.
+    """
+    warning: str | None = None
+    """A warning for whoever serves there; None if there is nothing to warn of."""
+    left: str | None = None
+    """The name of the container that runs on when `serve` has ended; None if none does."""
