@@ -93,9 +93,6 @@ class PlanCommandOptions:
             "--store", metavar="URL", help="With --fleet: the store that replicas pull their engines from."
         ),
     ] = None
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, help="With --fleet: repeat the simulation of this seed.")
-    ] = 0
     output: OutputOption = None
     backend: BackendOption = None
     json: JsonOption = False
@@ -110,10 +107,10 @@ def plan(options: PlanCommandOptions) -> None:
         out.warning(note.words)
     if options.fleet:
         # The wing of fleets comes with the option.
-        from trtspec.capacity.commands.plan_fleet import FleetOptions, show_fleet
+        from trtspec.capacity.commands.plan_fleet import FleetOptions, plan_fleet
 
-        of_fleet = options.rate, options.workload, options.store, options.measured, options.seed
-        show_fleet(made, FleetOptions(*of_fleet), as_json=options.json)
+        of_fleet = FleetOptions(options.rate, options.workload, options.store, options.measured)
+        out.show(plan_fleet(made, of_fleet), as_json=options.json)
         return
     if options.rate is not None or options.workload or options.store:
         raise typer.BadParameter("--rate, --workload and --store go with --fleet")
