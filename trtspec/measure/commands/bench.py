@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import typer
 
 from trtspec.base.errors import MeasureError
+from trtspec.base.extras import require
 from trtspec.base.roles import Role
 from trtspec.cli.terminal.options import JsonOption, PythonOption
 from trtspec.cli.terminal.output import INTERRUPTED, out
@@ -182,6 +183,8 @@ def bench(options: BenchCommandOptions) -> None:
     of 95 % confidence. Ctrl-C keeps the measurements so far.
     """
     _check_usage(options)
+    # The report is written after all measurements.
+    require("trtspec bench", "matplotlib")
     plan = _plan(options)
     asked, tokenizer = _targets(options, plan), options.tokenizer
     with ExitStack() as stack:

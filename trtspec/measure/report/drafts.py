@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
 
 from trtspec.measure.bench.result import DraftAcceptance
-from trtspec.measure.report import drawing
 from trtspec.measure.report.document import Figure, LegendKey, ReportSection, Table
-from trtspec.measure.report.drawing import Columns
 from trtspec.measure.report.measured import MeasuredArms, ReportArm, cells
 from trtspec.measure.report.numbers import percent, plain
+from trtspec.measure.report.plot import Columns, bar, columns
 
 _CATEGORY = ("accepted", "a token", "of drafted", "tokens a round", "drafted")
 
@@ -56,7 +55,7 @@ def acceptance(measured: MeasuredArms) -> ReportSection | None:
     length = max(len(kind.shares) for kind in kinds)
     names = tuple(str(number + 1) for number in range(length))
     words = "Acceptance by position; the table has the figures."
-    plot = drawing.columns(words, kinds, names, "position", "accepted")
+    plot = columns(words, kinds, names, "position", "accepted")
     rows = tuple(
         (name, *(percent(kind.shares[number] if number < len(kind.shares) else None) for kind in kinds))
         for number, name in enumerate(names)
@@ -133,7 +132,7 @@ def _notes(known: list[tuple[ReportArm, DraftAcceptance]]) -> Iterator[str]:
 def _category(arm: ReportArm, found: DraftAcceptance) -> tuple[str, ...]:
     share = per_token(found)
     return (
-        drawing.share(share or 0, arm.kind, f"{percent(share)} of those whose turn came"),
+        bar([(arm.kind, share or 0)], f"{percent(share)} of those whose turn came"),
         percent(share),
         percent(found.rate),
         plain(found.tokens_per_verification),

@@ -71,7 +71,7 @@ def _section(measured: MeasuredArms, wait: Wait, known: list[Known]) -> ReportSe
         for name, tail, pick in _PICKS
     )
     words = f"{wait.title} by load; the table has the figures."
-    figure = amounts(words, plotted, measured.axis, unit, "{:,.4g}".format)
+    figure = amounts(words, plotted, measured.axis, unit)
     rows = tuple(
         (*cells(load, arm), *(plain(time * factor) for time in (of.p50, of.p90, of.p95, of.p99, of.mean)))
         for load, arm, of in known

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from trtspec.measure.bench.result import ArmFigures, Goodput, OfferedLoad, Targets
-from trtspec.measure.report import drawing
 from trtspec.measure.report.document import LegendKey, ReportSection, Table
 from trtspec.measure.report.measured import MeasuredArms, ReportArm, cells
 from trtspec.measure.report.numbers import duration, in_unit, percent, plain
-from trtspec.measure.report.plot import Line, PlotPoint, amounts
+from trtspec.measure.report.plot import Line, PlotPoint, amounts, bar
 
 _KINDS = ("draft-part", "drafts", "rest")
 _NAMES = ("draft", "verification", "everything else")
@@ -23,7 +22,7 @@ def goodput(measured: MeasuredArms, targets: Targets) -> ReportSection | None:
         for arm in measured.arms
     )
     words = "Goodput by load; the table has the figures."
-    figure = amounts(words, plotted, measured.axis, "requests/s in time", "{:,.4g}".format)
+    figure = amounts(words, plotted, measured.axis, "requests/s in time")
     rows = tuple(
         (*cells(load, arm), plain(good.requests_per_second), percent(good.share)) for load, arm, good in known
     )
@@ -140,4 +139,4 @@ def server(measured: MeasuredArms) -> ReportSection | None:
 def _bar(seconds: tuple[float, ...]) -> str:
     shares = [(kind, part / sum(seconds)) for kind, part in zip(_KINDS, seconds, strict=True)]
     draft, verify, other = (percent(share) for _, share in shares)
-    return drawing.parts(shares, f"{draft} draft, {verify} verification, {other} other")
+    return bar(shares, f"{draft} draft, {verify} verification, {other} other")

@@ -10,7 +10,7 @@ from trtspec.measure.bench.result import ArmFigures, BenchResult, Interval, Load
 from trtspec.measure.report.document import Figure, LegendKey, ReportSection, Table
 from trtspec.measure.report.measured import MeasuredArms, ReportArm, axis_of, short
 from trtspec.measure.report.numbers import interval, plain, times, with_interval
-from trtspec.measure.report.plot import Line, PlotPoint, amounts, draw, of_ratios
+from trtspec.measure.report.plot import Line, PlotPoint, amounts, ratios
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,14 @@ def gain_plot(gain: Gain) -> Figure | None:
     loads = [found.load for found in gain.ratios]
     points = tuple(_ratio(found, gain.confidence) for found in gain.ratios)
     single = tuple(PlotPoint(found.load.value, one, "") for found in gain.ratios for one in found.single)
-    values = [value for point in points for value in (point.low, point.high) if value is not None]
     even = gain.break_even
-    plot = draw(
+    plot = ratios(
         f"{gain.title} by load: {'; '.join(point.words for point in points)}.",
-        [Line(gain.title, "drafts", points)],
+        Line(gain.title, "drafts", points),
         axis_of(loads),
-        (gain.title, of_ratios([*values, *(one.y for one in single)], "{:g}x".format)),
-        level=(1.0, gain.meaning),
-        mark=(even, f"break-even {short(even)}") if even else None,
-        scattered=single,
-        named=True,
+        gain.meaning,
+        (even, f"break-even {short(even)}") if even else None,
+        single,
     )
     keys = [LegendKey("drafts dot", f"{gain.title}, with its {gain.confidence:.0%} interval")]
     if single:
@@ -77,15 +74,15 @@ def speed_plot(measured: MeasuredArms) -> Figure | None:
         for arm in measured.arms
     )
     words = "Tokens a second by load; the table has the figures."
-    return amounts(words, plotted, measured.axis, "tokens/s, all streams together", _tick)
+    return amounts(words, plotted, measured.axis, "tokens/s, all streams together")
 
 
 def throughput(measured: MeasuredArms, gain: Gain) -> ReportSection:
     """Returns tokens a second of each arm by load, and the gain in figures."""
-    ratios = {found.load: found.ratio for found in gain.ratios}
+    gained = {found.load: found.ratio for found in gain.ratios}
     rows = []
     for load in measured.loads:
-        ratio, known = ratios.get(load), (dict(arm.figures).get(load) for arm in measured.arms)
+        ratio, known = gained.get(load), (dict(arm.figures).get(load) for arm in measured.arms)
         speeds = (figures.tokens_per_second if figures else None for figures in known)
         told = (with_interval(plain(speed.value if speed else None), speed, plain) for speed in speeds)
         rows.append((f"{load.value:g}", *told, with_interval(times(ratio), ratio, "{:.2f}".format)))
@@ -111,12 +108,12 @@ def _twos(level: LoadResult) -> Iterator[float]:
 
     The second block of a pair finds caches warm, so a single pair says little.
     """
-    ratios = []
+    found = []
     for with_drafts, without in level.pairs:
         # For a rate the pairs are times, for streams tokens per second.
         over, under = (with_drafts, without) if level.load.kind == "streams" else (without, with_drafts)
-        ratios.append(over / under if under > 0 else 0.0)
-    for one, other in zip(ratios[::2], ratios[1::2], strict=False):
+        found.append(over / under if under > 0 else 0.0)
+    for one, other in zip(found[::2], found[1::2], strict=False):
         if one > 0 and other > 0:
             yield sqrt(one * other)
 
@@ -136,7 +133,3 @@ def _speed(load: OfferedLoad, figures: ArmFigures, arm: ReportArm) -> PlotPoint:
     speed = figures.tokens_per_second
     words = f"{load}, {arm.name}: {plain(speed.value)} ({plain(speed.low)} - {plain(speed.high)}) tokens/s"
     return PlotPoint(load.value, speed.value, words, speed.low, speed.high)
-
-
-def _tick(amount: float) -> str:
-    return f"{amount:,.4g}" if amount < 10_000 else f"{amount / 1000:,.4g}k"

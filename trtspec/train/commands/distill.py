@@ -124,7 +124,7 @@ def distill(options: DistillCommandOptions) -> None:
     if options.answers and options.url:
         raise typer.BadParameter("recorded answers are not requested again", param_hint="--url")
     loaded = load(options.recipe)
-    require("trtspec distill", "torch", "transformers", "accelerate", extra="train")
+    require("trtspec distill", "torch", "transformers", "accelerate", "matplotlib", extra="train")
     # It imports PyTorch and transformers, which the command's help does not need.
     from trtspec.train.distill import distillation
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from torch.nn import Module
 
-from trtspec.base.atomic import publish, remove, temporary, write_atomically
+from trtspec.base.atomic import publish, remove, temporary
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance, Progress
 from trtspec.measure.bench.result import Interval
@@ -25,7 +25,7 @@ from trtspec.pipeline.run.digests import FileDigests
 from trtspec.recipe.loader import load as load_recipe
 from trtspec.train.distill.acceptance import AcceptanceEstimate, Tally, change, measure
 from trtspec.train.distill.answers import Answers, Show, gather
-from trtspec.train.distill.curve import LossPoint, as_svg
+from trtspec.train.distill.curve import LossPoint, draw_losses
 from trtspec.train.distill.examples import examples_of
 from trtspec.train.distill.heads.student import HeadStudent
 from trtspec.train.distill.model import TrainedDraft
@@ -139,7 +139,7 @@ def distill(
         with show("training", num_steps(len(examples), wanted.settings), "steps") as advance:
             model = student.module()
             points = train(model, examples, wanted.settings, training, make_checkpoints(), advance)
-        write_atomically(training / "loss.svg", as_svg(points))
+        draw_losses(points, training / "loss.svg")
         student.write(model, made)
         del model  # The measurement needs its memory.
         after = _measured("acceptance after", student, made, answers, show)
