@@ -26,7 +26,7 @@ from trtspec.recipe.loader import LoadedRecipe, load
 from trtspec.recipe.places import places, written
 from trtspec.recipe.schema import NOT_OF_HEADS
 from trtspec.train.distill.curve import as_line
-from trtspec.train.distill.settings import PUBLISHED, DistillationOptions, HeadSettings, TrainingSettings
+from trtspec.train.distill.settings import HEAD_TRAINING, DistillationOptions, HeadSettings, TrainingSettings
 
 if TYPE_CHECKING:
     from trtspec.measure.bench.result import Interval
@@ -47,7 +47,7 @@ class DistillCommandOptions:
 
     recipe: RecipeArgument
     method: Annotated[
-        Literal["draft_model", "eagle3", "medusa"],
+        Literal["draft_model", "eagle3"],
         typer.Option(help="Train the recipe's draft, or a new head for its target."),
     ] = "draft_model"
     workload: Annotated[
@@ -78,7 +78,7 @@ class DistillCommandOptions:
         int | None,
         typer.Option(
             min=1,
-            help="Learn each answer this many times; if left out 3, for eagle3 20, for medusa 2.",
+            help="Learn each answer this many times; if left out 3, for eagle3 20.",
             show_default=False,
         ),
     ] = None
@@ -86,8 +86,7 @@ class DistillCommandOptions:
         float | None,
         typer.Option(
             min=0,
-            help="The rate of the first step; it falls to 0. If left out 2e-5, for eagle3 1e-4, for "
-            "medusa 1e-3.",
+            help="The rate of the first step; it falls to 0. If left out 2e-5, for eagle3 1e-4.",
             show_default=False,
         ),
     ] = None
@@ -104,9 +103,6 @@ class DistillCommandOptions:
             min=1, help="eagle3: propose only this many tokens, the most frequent ones of the answers."
         ),
     ] = None
-    medusa_heads: Annotated[
-        int, typer.Option(min=1, help="medusa: the number of heads, each of which proposes a token.")
-    ] = 3
     output: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write everything into this folder; distilled/<name> if left out."),
@@ -154,11 +150,12 @@ def _wanted(options: DistillCommandOptions, loaded: LoadedRecipe) -> Distillatio
     from trtspec.train.distill.deployment import TargetDeployment
 
     key = read_key(options.api_key_file, options.api_key_env)
-    head = None
-    if options.method != "draft_model":
-        sizes = options.ttt_steps, options.draft_vocab_size, options.medusa_heads
-        head = HeadSettings(options.method, *sizes)
-    published = PUBLISHED[head.method] if head else TrainingSettings()
+    head, published = None, TrainingSettings()
+    if options.method == "eagle3":
+        head, published = (
+            HeadSettings(options.method, options.ttt_steps, options.draft_vocab_size),
+            HEAD_TRAINING,
+        )
     settings = TrainingSettings(
         options.batch_size,
         options.epochs or published.epochs,
