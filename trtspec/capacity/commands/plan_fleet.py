@@ -14,7 +14,7 @@ from trtspec.capacity.cold_start import ColdStart
 from trtspec.capacity.demand import Demand, Lengths, lognormal
 from trtspec.capacity.fleet import FleetArm, FleetRequirements, LatencyBounds, SizedFleet, planned_replica
 from trtspec.capacity.speed import ForecastSpeed, ReplicaSpeed, measured_speeds
-from trtspec.cli.terminal.output import Output, out
+from trtspec.cli.terminal.output import out
 from trtspec.measure.bench.result import BenchResult, read
 from trtspec.measure.workloads.lengths import read_lengths
 from trtspec.measure.workloads.synthetic import NAME, read_shape
@@ -55,7 +55,7 @@ class PlannedFleet:
     None if it never does, or if the acceptance itself was measured.
     """
 
-    def tell(self, out: Output) -> None:
+    def tell(self) -> None:
         """Prints both fleets, the times of a start, and the assumptions."""
         recipe = self.resolved.loaded.recipe
         arms = [arm for arm in (self.plain, self.drafts) if arm]
@@ -69,7 +69,7 @@ class PlannedFleet:
         out.table(rows, header=("", *names))
         out.result()
         if sized := next((arm.fleet for arm in (self.drafts, self.plain) if arm and arm.fleet), None):
-            _tell_start(sized.start, sized.one_more, out)
+            _tell_start(sized.start, sized.one_more)
             out.result()
         for note in (*self._worth(), *self._assumptions()):
             out.sentence(note)
@@ -274,7 +274,7 @@ def _spread(arm: FleetArm, sized: SizedFleet) -> str:
     return f"{fewer} to {more} (±{arm.replica.speed.spread:.0%})"
 
 
-def _tell_start(start: ColdStart, one: ColdStart, out: Output) -> None:
+def _tell_start(start: ColdStart, one: ColdStart) -> None:
     """Prints the times of a start of all replicas at once, and of one that is added later."""
     parts = zip(one.parts, start.parts, strict=True)
     rows = [(part.name, _time(part.seconds), _time(all_.seconds), all_.because) for part, all_ in parts]

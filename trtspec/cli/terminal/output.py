@@ -35,7 +35,7 @@ _INTERVAL_S = 10.0
 class ShownResult(Protocol):
     """The result of a command, which has both of its forms."""
 
-    def tell(self, out: Output) -> None:
+    def tell(self) -> None:
         """Prints it for people."""
         ...
 
@@ -88,7 +88,7 @@ class Output:
         if as_json:
             self.json(result.as_json())
         else:
-            result.tell(self)
+            result.tell()
 
     def table(self, rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> None:
         """Prints columns, each padded to its widest cell except the last.

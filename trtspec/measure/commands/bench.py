@@ -32,11 +32,10 @@ from trtspec.deployment.build import find_build
 from trtspec.measure.bench.aiperf import AiperfTraffic
 from trtspec.measure.bench.deployed import served
 from trtspec.measure.bench.plan import BenchPlan
-from trtspec.measure.bench.result import BenchedModel, BenchResult, OfferedLoad, Targets, to_json
+from trtspec.measure.bench.result import BenchedModel, BenchResult, OfferedLoad, Targets
 from trtspec.measure.bench.session import BenchTargets, run
 from trtspec.measure.bench.traffic import OwnTraffic, Traffic
-from trtspec.measure.commands import results
-from trtspec.measure.commands.results import Measuring
+from trtspec.measure.commands.results import Measuring, ShownBench
 from trtspec.measure.report.document import write_report
 from trtspec.measure.report.page import page
 from trtspec.measure.workloads.reading import read_workload
@@ -197,10 +196,7 @@ def bench(options: BenchCommandOptions) -> None:
             how, timeout_s = plan.burstiness, asked.timeout_s
             traffic = AiperfTraffic(tokenizer, chat=plan.chat, burstiness=how, timeout_s=timeout_s)
         result, files = asyncio.run(run(plan, asked, stack.enter_context(Measuring()), traffic))
-    if options.json:
-        out.data(to_json(result))
-    else:
-        results.print_result(result)
+    out.show(ShownBench(result), as_json=options.json)
     for note in result.verdict.notes:
         out.warning(note)
     for file in (*files, *_report(result, asked.folder)):

@@ -6,7 +6,7 @@ import math
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -134,13 +134,7 @@ def distill(options: DistillCommandOptions) -> None:
     result = distillation.distill(wanted, out.progress, out.watch)
     if recipe_out:
         write_atomically(recipe_out, new_recipe)
-    if options.json:
-        folders = {"folder": str(result.folder), "training": str(result.training)}
-        found = distillation.as_json(result, wanted)
-        out.json({"recipe": str(options.recipe), **folders, **found, "changes": changes})
-        return
-    _print(result)
-    _advise(result, changes, recipe_out)
+    out.show(ShownDistillation(result, wanted, changes, recipe_out), as_json=options.json)
 
 
 def _wanted(options: DistillCommandOptions, loaded: LoadedRecipe) -> DistillationOptions:
@@ -191,52 +185,74 @@ def _changes(loaded: LoadedRecipe, wanted: DistillationOptions, folder: Path) ->
     return changes | {f"draft.{key}": None for key in gone if f"draft.{key}" in loaded.lines}
 
 
-def _print(result: Distilled) -> None:
-    learned, kept = result.answers.learned, result.answers.held_out
-    tokens = sum(len(answer.tokens) for answer in learned)
-    out.status(f"learned {len(learned)} answers of {tokens} tokens; {len(kept)} others were held out")
-    if result.answers.left_out:
-        out.status(
-            f"left out {result.answers.left_out}: too long, refused, empty, repeated, or of prompts held out"
-        )
-    out.status(f"loss {as_line(result.points)}, {len(result.points)} steps; {result.training / 'loss.svg'}")
-    if not (result.before and result.after):
-        out.warning("the draft proposes nothing for the held-out answers, so its acceptance is unknown")
-        return
-    sides = result.before, result.after
-    first, then = (side.acceptance.tokens_per_round for side in sides)
-    per_token, of_drafted = (side.per_token for side in sides), (side.of_drafted for side in sides)
-    rows = [
-        ("a token, if all before it were", *map(_share, per_token), _ratio(result.per_token_ratio)),
-        (
-            f"of all drafted, with K = {result.num_draft_tokens}",
-            *map(_share, of_drafted),
-            _ratio(result.of_drafted_ratio),
-        ),
-        ("by position", *map(_positions, sides), ""),
-        ("tokens a round", f"{first:.2f}", f"{then:.2f}", f"x{then / first:.2f}"),
-    ]
-    out.table(rows, header=("accepted, held out", "before", "after", "change"))
+@dataclass(frozen=True, slots=True)
+class ShownDistillation:
+    """The result of a distillation, and what changes in the recipe."""
 
+    result: Distilled
+    wanted: DistillationOptions
+    changes: dict[str, str | None]
+    recipe_out: Path | None
 
-def _advise(result: Distilled, changes: dict[str, str | None], recipe_out: Path | None) -> None:
-    ratio = result.per_token_ratio
-    if ratio and ratio.value <= 1:
-        out.warning("acceptance has not risen: keep the draft that the recipe has")
-        out.hint("more prompts, more epochs or another --learning-rate may help; a small draft needs 1e-3")
-    elif ratio and ratio.low <= 1 and math.isfinite(ratio.value):
-        out.warning("the rise may be chance: hold out more prompts to know")
-    loaded = result.pair.loaded
-    if recipe_out:
-        out.status(f"{recipe_out} names the new draft")
-    else:
-        for key, value in changes.items():
-            line = loaded.lines.get(key)
-            said = f"remove {key}" if value is None else f"{key}: {value}"
-            out.hint(f"in {loaded.path}{f', line {line}' if line else ''}: {said}")
-    out.result(str(result.folder))
-    if recipe_out and not (ratio and ratio.value <= 1):
-        out.next(shlex.join(["build", str(recipe_out)]))
+    def tell(self) -> None:
+        self._tell_acceptance()
+        self._tell_changes()
+
+    def as_json(self) -> dict[str, Any]:
+        # It imports PyTorch and transformers, which the command's help does not need.
+        from trtspec.train.distill import distillation
+
+        folders = {"folder": str(self.result.folder), "training": str(self.result.training)}
+        found = distillation.as_json(self.result, self.wanted)
+        return {"recipe": str(self.wanted.recipe), **folders, **found, "changes": self.changes}
+
+    def _tell_acceptance(self) -> None:
+        result = self.result
+        learned, held_out = result.answers.learned, result.answers.held_out
+        tokens = sum(len(answer.tokens) for answer in learned)
+        out.status(f"learned {len(learned)} answers of {tokens} tokens; {len(held_out)} others were held out")
+        if left_out := result.answers.left_out:
+            out.status(f"left out {left_out}: too long, refused, empty, repeated, or of prompts held out")
+        picture = result.training / "loss.svg"
+        out.status(f"loss {as_line(result.points)}, {len(result.points)} steps; {picture}")
+        if not (self.result.before and self.result.after):
+            out.warning("the draft proposes nothing for the held-out answers, so its acceptance is unknown")
+            return
+        sides = self.result.before, self.result.after
+        first, then = (side.acceptance.tokens_per_round for side in sides)
+        per_token, of_drafted = (side.per_token for side in sides), (side.of_drafted for side in sides)
+        rows = [
+            ("a token, if all before it were", *map(_share, per_token), _ratio(self.result.per_token_ratio)),
+            (
+                f"of all drafted, with K = {self.result.num_draft_tokens}",
+                *map(_share, of_drafted),
+                _ratio(self.result.of_drafted_ratio),
+            ),
+            ("by position", *map(_positions, sides), ""),
+            ("tokens a round", f"{first:.2f}", f"{then:.2f}", f"x{then / first:.2f}"),
+        ]
+        out.table(rows, header=("accepted, held out", "before", "after", "change"))
+
+    def _tell_changes(self) -> None:
+        ratio = self.result.per_token_ratio
+        if ratio and ratio.value <= 1:
+            out.warning("acceptance has not risen: keep the draft that the recipe has")
+            out.hint(
+                "more prompts, more epochs or another --learning-rate may help; a small draft needs 1e-3"
+            )
+        elif ratio and ratio.low <= 1 and math.isfinite(ratio.value):
+            out.warning("the rise may be chance: hold out more prompts to know")
+        loaded = self.result.pair.loaded
+        if self.recipe_out:
+            out.status(f"{self.recipe_out} names the new draft")
+        else:
+            for key, value in self.changes.items():
+                line = loaded.lines.get(key)
+                said = f"remove {key}" if value is None else f"{key}: {value}"
+                out.hint(f"in {loaded.path}{f', line {line}' if line else ''}: {said}")
+        out.result(str(self.result.folder))
+        if self.recipe_out and not (ratio and ratio.value <= 1):
+            out.next(shlex.join(["build", str(self.recipe_out)]))
 
 
 def _share(estimate: Interval) -> str:
