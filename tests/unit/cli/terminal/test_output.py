@@ -7,7 +7,7 @@ from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 
-from trtspec.cli.terminal.output import Output, in_lines
+from trtspec.cli.terminal.output import Output, in_lines, out
 
 
 class Terminal(io.StringIO):
