@@ -142,15 +142,14 @@ def _show(made: BuildPlan, options: PlanCommandOptions) -> None:
 
 def _measured(file: Path | None, recipe: str) -> MeasuredRun | None:
     # The wing of measurements comes with the option.
-    from trtspec.measure.bench.measured import measured
-    from trtspec.measure.bench.result import read
+    from trtspec.measure.bench.result import measured_run, read
 
     if file is None:
         return None
     result = read(file)
     if result.model.recipe not in (None, recipe):
         out.warning(f"{file} was measured for the recipe {result.model.recipe}, but this one is {recipe}")
-    return measured(result)
+    return measured_run(result)
 
 
 def _rollout(build: Path) -> str | None:

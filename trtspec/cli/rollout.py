@@ -109,11 +109,10 @@ def plan(
 
     The exit status is 1 if trtspec bench has found that drafts do not pay.
     """
-    from trtspec.measure.bench.measured import measured as told
-    from trtspec.measure.bench.result import read
+    from trtspec.measure.bench.result import measured_run, read
 
     require_coordinator(recipe)
-    known = told(read(measured)) if measured else None
+    known = measured_run(read(measured)) if measured else None
     made = trtspec.plan(recipe, output=output, progress=out.watch)
     found = steps.plan_of(look_ahead(made.resolved, look(), None, known).advice)
     out.show(PlannedRollout(found, recipe), as_json=json)

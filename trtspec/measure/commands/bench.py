@@ -36,8 +36,8 @@ from trtspec.measure.bench.result import BenchedModel, BenchResult, OfferedLoad,
 from trtspec.measure.bench.session import BenchTargets, run
 from trtspec.measure.bench.traffic import OwnTraffic, Traffic
 from trtspec.measure.commands.results import Measuring, ShownBench
-from trtspec.measure.report.document import write_report
-from trtspec.measure.report.page import page
+from trtspec.measure.html.document import write_report
+from trtspec.measure.html.page import page
 from trtspec.measure.workloads.reading import read_workload
 from trtspec.measure.workloads.synthetic import NAME
 from trtspec.recipe import gpus

@@ -12,8 +12,8 @@ from trtspec.cli.terminal.output import out
 from trtspec.measure.bench.compare import compare
 from trtspec.measure.bench.result import read
 from trtspec.measure.commands.results import ShownComparison
-from trtspec.measure.report.comparison import comparison_page
-from trtspec.measure.report.document import write_report
+from trtspec.measure.html.comparison import comparison_page
+from trtspec.measure.html.document import write_report
 
 EXAMPLES = (
     "trtspec bench compare bench/monday bench/tuesday",

@@ -13,9 +13,9 @@ from trtspec.measure.bench.compare import BenchComparison
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import ArmFigures, BenchResult, LoadResult, OfferedLoad, to_json
 from trtspec.measure.bench.sample import ArmName, RequestSample
-from trtspec.measure.report.drafts import per_token
-from trtspec.measure.report.measured import MeasuredArms, of_comparison, of_result
-from trtspec.measure.report.numbers import NOTHING, duration, interval, percent, plain, times
+from trtspec.measure.html.arms import MeasuredArms, of_comparison, of_result
+from trtspec.measure.html.numbers import NOTHING, duration, interval, percent, plain, times
+from trtspec.measure.html.sections import per_token
 
 
 class Measuring(ExitStack):

@@ -11,8 +11,8 @@ import pytest
 
 from tests.fakes.bench_result import level, result
 from trtspec.measure.bench.result import Arms, BenchedServer, BenchResult, BenchVerdict
-from trtspec.measure.report.document import as_html
-from trtspec.measure.report.page import advice, headline, page
+from trtspec.measure.html.document import as_html
+from trtspec.measure.html.page import advice, headline, page
 
 HOSTILE = (
     "<script>alert(1)</script>",

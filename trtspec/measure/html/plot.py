@@ -13,8 +13,8 @@ from xml.etree.ElementTree import Element, SubElement, fromstring, tostring
 from markupsafe import Markup
 
 from trtspec.base.picture import COLOURS, style
-from trtspec.measure.report.document import Figure, LegendKey
-from trtspec.measure.report.numbers import percent
+from trtspec.measure.html.document import Figure, LegendKey
+from trtspec.measure.html.numbers import percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ from math import floor
 
 from trtspec.measure.bench.compare import BenchComparison
 from trtspec.measure.bench.result import ArmFigures, BenchResult, DraftFigures, OfferedLoad
-from trtspec.measure.report.plot import Loads
+from trtspec.measure.html.plot import Loads
 
 
 @dataclass(frozen=True, slots=True)
