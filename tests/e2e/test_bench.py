@@ -21,10 +21,10 @@ from tests.e2e.conftest import IN_PROCESS, ONLY_IN_PROCESS, RECIPE, TINY, TRTSPE
 from trtspec.client.endpoint import EndpointRequest
 from trtspec.client.finding import find
 from trtspec.deployment.deployment import rollout_file
-from trtspec.measure.bench.measure import BenchArm, measure
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import Interval, OfferedLoad, read
 from trtspec.measure.bench.sample import ArmName, LoadSamples, RequestSample
+from trtspec.measure.bench.session import BenchArm, measure
 from trtspec.measure.bench.statistics import ratio
 from trtspec.measure.bench.traffic import OwnTraffic
 from trtspec.measure.workloads.recorded import read_recorded

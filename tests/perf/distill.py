@@ -65,7 +65,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--method", choices=("draft_model", "eagle3", "medusa"), default="draft_model")
+    parser.add_argument("--method", choices=("draft_model", "eagle3"), default="draft_model")
     parser.add_argument("--domain", choices=DOMAINS, default="json")
     parser.add_argument("--prompts", type=int, default=512)
     parser.add_argument("--held-out", type=int, default=64)

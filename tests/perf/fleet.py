@@ -1,16 +1,15 @@
-"""Two replicas of the tiny pair under `trtspec deploy` beside the simulation of `trtspec plan --fleet`.
+"""Two replicas of the tiny pair under `trtspec deploy` beside the arithmetic of `trtspec plan --fleet`.
 
     python -m tests.perf.fleet [--paced] [--arms drafts plain] [--seeds 0 1 2] [--seconds 30] [--use 0.6]
 
-Both replicas are on this machine, one engine thread each, and a client sends each request to the one that
-has fewer. First the same client measures them as `trtspec bench --streams` does, both at once, since they
-share the processors. From that alone the simulation is told what turns take. Then requests come at random
-times, of random lengths, and the very same are simulated: 95 of 100 first tokens and whole answers, and how
-far the simulation is off. What is measured before and after is put together, so that a machine that gets
-slower meanwhile counts half. With `--paced` a step takes a GPU's time, in which the processor is free
-(`fleet_model.py`): two replicas, their servers and the client are more than two processors can do at once,
-and whoever waits for one of them waits for no engine. JSON on stdout, the bars on stderr; the exit status is
-1 where one is missed.
+Both replicas are on this machine, one engine thread each, and a client sends each request to one of them by
+chance, as the plan assumes. First the same client measures them as `trtspec bench --streams` does, both at
+once, since they share the processors. Then requests come at random times, of random lengths: 95 of 100 first
+tokens and the mean answer, and how far the plan is off. What is measured before and after is put together, so
+that a machine that gets slower meanwhile counts half. With `--paced` a step takes a GPU's time, in which the
+processor is free (`fleet_model.py`): two replicas, their servers and the client are more than two processors
+can do at once, and whoever waits for one of them waits for no engine. JSON on stdout, the bars on stderr; the
+exit status is 1 where one is missed.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import shutil
 import signal
 import statistics
@@ -28,7 +28,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,28 +36,24 @@ from tests.perf.bar import Bar
 from tests.perf.load import DEADLINE_S, HERE, TINY, Texts
 from tests.perf.pair import machine, run_build
 from tests.ports import free_ports
-from trtspec.capacity.demand import Demand, SimulatedRequest, jobs, lognormal
-from trtspec.capacity.measured import MeasuredLatency, of_levels
-from trtspec.capacity.simulation import Setup, simulate
-from trtspec.capacity.steady import pace
-from trtspec.capacity.tempo import Replica, Turn
+from trtspec.capacity.demand import Demand, lognormal
+from trtspec.capacity.fleet import Replica, state_of
+from trtspec.capacity.speed import MeasuredSpeed, RequestTimes, speed_of_levels
 from trtspec.client.endpoint import Api, Endpoint, EndpointRequest, TimedAnswer
 from trtspec.client.finding import find
 from trtspec.client.scrape import Scrape, parse, read
 from trtspec.measure.bench.inside import Meanwhile
-from trtspec.measure.bench.result import Arms, Inside, LoadResult, OfferedLoad, Percentiles, Targets
+from trtspec.measure.bench.result import Arms, Inside, LoadResult, OfferedLoad, Targets
 from trtspec.measure.bench.sample import Block, RequestSample
 from trtspec.measure.bench.statistics import percentiles
 from trtspec.measure.bench.summary import figures
 from trtspec.measure.bench.traffic import Manner, closed_loop, open_loop
-from trtspec.measure.workloads.workload import Prompt
+from trtspec.measure.workloads.workload import Prompt, arrivals
 
 PLACES, REPLICAS, PATIENCE_S = 16, 2, 120.0
 STREAMS = (1, 2, 4, 8, 16)
 DRAFTS = {"drafts": 4, "plain": 0}
 LENGTHS = lognormal(40, 40, 0.4)
-SIMULATED = 9
-"""How many seeds the median of which is compared: drafts are accepted by chance."""
 OFF_BY, CONFIDENCE = 0.2, 0.95
 
 
@@ -135,25 +131,18 @@ def replica(build: Path, folder: Path) -> Iterator[Server]:
             process.kill()
 
 
-class Balanced(Endpoint):
-    """Several servers as one: a question goes to the one that has the fewest, of several the next in turn."""
+class AtRandom(Endpoint):
+    """Several servers as one: a question goes to any of them."""
 
     api: Api = "triton"
     plain_per_request = True
 
-    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
-        self._endpoints, self._present, self._next = endpoints, [0] * len(endpoints), 0
+    def __init__(self, endpoints: Sequence[Endpoint], seed: int) -> None:
+        self._endpoints, self._dice = endpoints, random.Random(f"routing {seed}")
         self.url, self.model = endpoints[0].url, endpoints[0].model
 
     async def ask(self, question: EndpointRequest) -> TimedAnswer:
-        self._next += 1
-        order = range(self._next, self._next + len(self._endpoints))
-        number = min((one % len(self._endpoints) for one in order), key=lambda one: self._present[one])
-        self._present[number] += 1
-        try:
-            return await self._endpoints[number].ask(question)
-        finally:
-            self._present[number] -= 1
+        return await self._dice.choice(self._endpoints).ask(question)
 
     async def close(self) -> None:
         """Closes nothing: who made the endpoints does."""
@@ -179,14 +168,15 @@ class Comparison:
     async def _arm(self, arm: str) -> list[dict[str, Any]]:
         await self._blocks(4, arm)
         found, runs = [await self._levels(arm)], []
-        options, balanced = self._options, Balanced(self._endpoints)
-        demand = Demand(rate(tempo(found), options.use), LENGTHS, options.burstiness)
+        options = self._options
+        demand = Demand(rate(speed(found), options.use), LENGTHS, options.burstiness)
         for seed in options.seeds:
-            asked = jobs(demand, options.seconds, seed)
-            times = [job.arrival for job in asked]
-            block = await open_loop(balanced, prompts(self._texts, asked), times, manner(DRAFTS[arm]))
+            times = arrivals(demand.rate, int(demand.rate * options.seconds), demand.burstiness, seed)
+            pairs = random.Random(f"lengths {seed}").choices(LENGTHS.pairs, k=len(times))
+            spread = AtRandom(self._endpoints, seed)
+            block = await open_loop(spread, prompts(self._texts, pairs), times, manner(DRAFTS[arm]))
             found.append(await self._levels(arm))
-            runs.append(compared(seed, demand, asked, block, tempo(found[-2:])))
+            runs.append(compared(seed, demand, block, speed(found[-2:])))
         return runs
 
     async def _levels(self, arm: str) -> list[LoadResult]:
@@ -205,7 +195,7 @@ class Comparison:
 
     async def _blocks(self, streams: int, arm: str) -> list[Block]:
         count, pairs = max(4 * streams, 24), LENGTHS.pairs
-        asked = [SimulatedRequest(0.0, *pairs[(37 * number) % len(pairs)]) for number in range(count)]
+        asked = [pairs[(37 * number) % len(pairs)] for number in range(count)]
         return await asyncio.gather(
             *(
                 closed_loop(endpoint, prompts(self._texts, asked), streams, manner(DRAFTS[arm]))
@@ -214,33 +204,28 @@ class Comparison:
         )
 
 
-def tempo(found: Sequence[Sequence[LoadResult]]) -> MeasuredLatency:
+def speed(found: Sequence[Sequence[LoadResult]]) -> MeasuredSpeed:
     """Returns the mean of what several rounds of the levels have measured."""
-    each = [of_levels(levels, has_drafts=True) for levels in found]
-    whole = [one for one in each if one]
+    each = [speed_of_levels(levels, has_drafts=True) for levels in found]
+    whole = [one.points for one in each if one]
     assert len(whole) == len(found)
-    points = tuple(_mean(points) for points in zip(*(one.points for one in whole), strict=True))
-    return MeasuredLatency(points, statistics.fmean(one.prompt_token_s for one in whole))
+    return MeasuredSpeed(tuple(_mean(points) for points in zip(*whole, strict=True)))
 
 
-def _mean(points: Sequence[tuple[int, Turn]]) -> tuple[int, Turn]:
-    seconds = statistics.fmean(turn.seconds for _, turn in points)
-    drafting_s = statistics.fmean(turn.drafting_s for _, turn in points)
-    return points[0][0], replace(points[0][1], seconds=seconds, drafting_s=drafting_s)
+def _mean(points: Sequence[tuple[int, RequestTimes]]) -> tuple[int, RequestTimes]:
+    columns = zip(*(astuple(times) for _, times in points), strict=True)
+    return points[0][0], RequestTimes(*map(statistics.fmean, columns))
 
 
-def rate(measured: MeasuredLatency, use: float) -> float:
-    return use * REPLICAS * pace(_replica(measured), LENGTHS).most
+def rate(measured: MeasuredSpeed, use: float) -> float:
+    full = measured.at(PLACES, LENGTHS)
+    return use * REPLICAS * PLACES / full.answer(LENGTHS.output)
 
 
-def _replica(measured: MeasuredLatency) -> Replica:
-    return Replica(measured, PLACES, None, 0, 256, 1)
-
-
-def prompts(texts: Texts, asked: Sequence[SimulatedRequest]) -> list[Prompt]:
+def prompts(texts: Texts, asked: Sequence[tuple[int, int]]) -> list[Prompt]:
     return [
-        Prompt(str(number), (texts.one(job.input),), max_tokens=job.output)
-        for number, job in enumerate(asked)
+        Prompt(str(number), (texts.one(given),), max_tokens=wanted)
+        for number, (given, wanted) in enumerate(asked)
     ]
 
 
@@ -253,49 +238,28 @@ def _whole(sample: RequestSample, question: EndpointRequest, text: str) -> None:
         raise SystemExit(f"no whole answer: {sample}")
 
 
-def compared(
-    seed: int, demand: Demand, asked: Sequence[SimulatedRequest], block: Block, measured: MeasuredLatency
-) -> dict[str, Any]:
-    setup = Setup(_replica(measured), REPLICAS, "least_requests")
-    outcomes = [simulate(setup, asked, number) for number in range(SIMULATED)]
+def compared(seed: int, demand: Demand, block: Block, measured: MeasuredSpeed) -> dict[str, Any]:
+    state = state_of(Replica(measured, PLACES).times(LENGTHS), demand.of(1 / REPLICAS))
     first = percentiles([one.time_to_first_token or 0.0 for one in block.samples])
     whole = percentiles([one.end_to_end for one in block.samples])
+    assert state is not None
     assert first is not None
     assert whole is not None
-    firsts = [percentiles([each.time_to_first_token for each in one.done]) for one in outcomes]
-    wholes = [percentiles([each.end_to_end for each in one.done]) for one in outcomes]
-    simulated_first, simulated_whole = _middle(firsts), _middle(wholes)
-    told = {
+    found = {
         "seed": seed,
-        "requests": len(asked),
+        "requests": first.count,
         "rate": round(demand.rate, 2),
         "load": [round(one, 1) for one in os.getloadavg()],
-        "turn_ms": {str(count): round(turn.seconds * 1e3, 2) for count, turn in measured.points},
-        "drafting_ms": {str(count): round(turn.drafting_s * 1e3, 2) for count, turn in measured.points},
-        "prompt_token_ms": round(measured.prompt_token_s * 1e3, 3),
-        "first_token_p95_s": {"real": round(first.p95, 4), "simulated": round(simulated_first, 4)},
-        "end_to_end_p95_s": {"real": round(whole.p95, 4), "simulated": round(simulated_whole, 4)},
-        "p50_s": {
-            "first token, real": round(first.p50, 4),
-            "simulated": round(_median(firsts), 4),
-            "end to end, real": round(whole.p50, 4),
-            "simulated, end to end": round(_median(wholes), 4),
-        },
+        "token_ms": {str(count): round(times.token * 1e3, 2) for count, times in measured.points},
+        "first_token_p95_s": {"real": round(first.p95, 4), "planned": round(state.time_to_first_token, 4)},
+        "end_to_end_mean_s": {"real": round(whole.mean, 4), "planned": round(state.end_to_end, 4)},
         "off": {
-            "first token, p95": round(abs(simulated_first / first.p95 - 1), 3),
-            "end to end, p95": round(abs(simulated_whole / whole.p95 - 1), 3),
+            "first token, p95": round(abs(state.time_to_first_token / first.p95 - 1), 3),
+            "end to end, mean": round(abs(state.end_to_end / whole.mean - 1), 3),
         },
     }
-    print(told, file=sys.stderr)
-    return told
-
-
-def _middle(found: Sequence[Percentiles | None]) -> float:
-    return statistics.median(one.p95 for one in found if one)
-
-
-def _median(found: Sequence[Percentiles | None]) -> float:
-    return statistics.median(one.p50 for one in found if one)
+    print(found, file=sys.stderr)
+    return found
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.model import Decoder, StepModel
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.weights import read_rank, read_tensors
-from trtspec.train.distill.heads.eagle3 import Eagle3Student
-from trtspec.train.distill.heads.student import aux_layers, layer_of
+from trtspec.train.distill.eagle3 import TrainableEagle3
+from trtspec.train.distill.head import aux_layers, layer_of
 from trtspec.train.distill.model import Teacher
 
 DEPTH, WIDTH, CONTEXT = 8, 10, 192
@@ -118,7 +118,7 @@ def ranks_of(folder: Path, answers: Path) -> list[Ranks]:
     target = read_source(TINY / "target")
     tensors = load_file(folder / "model.safetensors")
     known = tensors["d2t"] + torch.arange(len(tensors["d2t"])) if "d2t" in tensors else None
-    net, teacher = Eagle3Student(layer_of(target), aux_layers(target), known), Teacher(target)
+    net, teacher = TrainableEagle3(layer_of(target), aux_layers(target), known), Teacher(target)
     found: list[Ranks] = []
     net.load_state_dict(tensors)
     for line in answers.read_text().splitlines():

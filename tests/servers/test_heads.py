@@ -10,9 +10,8 @@ import torch
 
 from tests.servers.judges import ROOT, ask
 from trtspec.models.source import read_source
-from trtspec.train.distill.heads.eagle3 import Eagle3Student
-from trtspec.train.distill.heads.folder import write_eagle3
-from trtspec.train.distill.heads.student import aux_layers, layer_of
+from trtspec.train.distill.eagle3 import TrainableEagle3
+from trtspec.train.distill.head import aux_layers, layer_of, write_eagle3
 from trtspec.train.distill.model import Teacher
 
 pytestmark = pytest.mark.vllm
@@ -22,13 +21,13 @@ DEPTH = 3
 
 
 @pytest.fixture(params=[None, 500], ids=["all tokens", "some tokens"])
-def head(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Eagle3Student]:
+def head(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, TrainableEagle3]:
     """A head of the demo pair's target, of random weights, stored in bfloat16."""
     source = read_source(TARGET)
     teacher, count = Teacher(source), request.param
     torch.manual_seed(0)
     known = None if count is None else torch.randperm(source.vocab_size)[:count].sort().values
-    net = Eagle3Student(layer_of(source), aux_layers(source), known)
+    net = TrainableEagle3(layer_of(source), aux_layers(source), known)
     net.begin(teacher.embedding, teacher.head)
     for weight in net.parameters():
         weight.data = weight.data.bfloat16().float()
@@ -45,7 +44,7 @@ def head(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Eagle3St
 
 
 @torch.no_grad()
-def test_speculators_says_the_same(head: tuple[Path, Eagle3Student]) -> None:
+def test_speculators_says_the_same(head: tuple[Path, TrainableEagle3]) -> None:
     """Its own model unrolls training-time test over a text; all rounds of a text agree, token by token."""
     folder, net = head
     token_ids = torch.randint(3, 2000, (1, 60), generator=torch.Generator().manual_seed(1))
@@ -63,7 +62,7 @@ def test_speculators_says_the_same(head: tuple[Path, Eagle3Student]) -> None:
         assert ours[depth][:rounds] == found["said"][depth][:rounds]
 
 
-def test_vllm_takes_it(head: tuple[Path, Eagle3Student]) -> None:
+def test_vllm_takes_it(head: tuple[Path, TrainableEagle3]) -> None:
     """Beside its target, and alone, from which vLLM finds the target."""
     folder, _ = head
     speculation = {"model": str(folder), "method": "eagle3", "num_speculative_tokens": 3}

@@ -5,7 +5,7 @@ rate `service[n - 1]`. Its states have the product form of M/M/k (Kleinrock, "Qu
 3.1), of which M/M/k is the case where the rate grows with n (section 3.5). While all requests have slots they
 share the engines equally. Then the states depend only on the mean length of answers, not on their
 distribution (Kelly, "Reversibility and stochastic networks", 1979, section 3.3). With a queue in front of the
-slots that no longer holds; `stretched` corrects the wait as Allen and Cunneen do for G/G/k (Allen,
+slots that no longer holds; `stretch` corrects the wait as Allen and Cunneen do for G/G/k (Allen,
 "Probability, statistics, and queueing theory", 1990, section 5.3.6), which is exact for M/M/k and M/G/1.
 """
 
@@ -46,10 +46,12 @@ class QueueStates:
         working = sum(number * share for number, share in enumerate(self.shares))
         return working + self.full * (places + self.use / (1 - self.use))
 
-    def waits_longer(self, seconds: float, stretched: float = 1.0) -> float:
-        """Returns the probability of a wait of more than this many seconds, with waits multiplied by
-        `stretched`."""
-        return self.full * math.exp(-self.drain / stretched * seconds) if stretched else 0.0
+    def wait(self, share: float, stretched: float = 1.0) -> float:
+        """Returns the seconds in the queue that this share of the requests does not exceed, with waits
+        multiplied by `stretched`."""
+        if self.full <= 1 - share:
+            return 0.0
+        return math.log(self.full / (1 - share)) / self.drain * stretched
 
 
 def states(rate: float, service: Sequence[float]) -> QueueStates | None:

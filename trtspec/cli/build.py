@@ -10,7 +10,7 @@ from trtspec.cli.terminal.engines import require_engines
 from trtspec.cli.terminal.entries import print_pushed
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.signals import ended_by_sigterm
-from trtspec.cli.terminal.steps import print_steps, print_steps_run, steps_as_json
+from trtspec.cli.terminal.steps import PlannedSteps, RunSteps, tell_costs
 from trtspec.pipeline.build.stored import check_key
 
 EXAMPLES = (
@@ -55,7 +55,7 @@ def _show(options: BuildCommandOptions) -> None:
     )
     if options.key:
         check_key(made, options.only, options.key)
-    out.json(steps_as_json(made)) if options.json else print_steps(made)
+    out.show(PlannedSteps(made), as_json=options.json)
 
 
 def _make(options: BuildCommandOptions) -> None:
@@ -80,7 +80,8 @@ def _make(options: BuildCommandOptions) -> None:
         if options.json:
             out.json({"output": str(done.output), "ran": [], "seconds": 0.0})
         return
-    print_steps_run(done, json=options.json)
+    tell_costs(done.plan, done.steps)
+    out.show(RunSteps(done), as_json=options.json)
     if done.pushed is not None:
         print_pushed(done.pushed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trtspec.backends.recipes import release_of, runner_of
@@ -36,38 +37,77 @@ def check(recipe: RecipeArgument, json: JsonOption = False) -> None:
         if json:
             out.json({"recipe": str(recipe), **as_json(error.findings)})
         raise
-    if json:
-        out.json(_as_json(report))
-    else:
-        _print(report)
+    out.show(CheckedRecipe(report), as_json=json)
     refuse(str(recipe), report.findings, can_translate=runner_of(report.loaded.recipe).translates)
 
 
-def _print(report: PairReport) -> None:
-    recipe, sides = report.loaded.recipe, report.sides
-    out.result(f"{recipe.name}: {recipe.backend} backend, gpu {recipe.hardware.gpu}")
-    facts = {role: _facts(side) for role, side in sides.items()}
-    if facts:
-        out.result()
-        names = next(iter(facts.values()))
-        out.table([(name, *(fact[name] for fact in facts.values())) for name in names], header=("", *facts))
-    if head := report.head:
-        out.result(f"draft: a head, {head.method}, {head.form} format, {short(head.parameters)} parameters")
-    if own := report.own_layers:
-        layers = "1 layer" if own.count == 1 else f"{own.count} layers"
-        out.result(f"draft: {layers} of the target for multi-token prediction, {three_digits(own.size)}")
-    if report.findings:
-        out.result()
-    for finding in report.findings:
-        out.result(f"{_LABELS[finding.severity]}  {finding.subject}: {finding.problem}")
-        out.result(f"         {finding.effect}")
-    is_pair = len(recipe.models) > 1
-    for role, reason in report.unseen.items():
-        out.warning(f"the {'pair' if is_pair else 'model'} was not checked: the {role} {reason}")
-    if not errors(report.findings):
-        out.result()
-        fits = is_pair and not report.unseen
-        out.result("the recipe is valid, and the pair fits" if fits else "the recipe is valid")
+@dataclass(frozen=True, slots=True)
+class CheckedRecipe:
+    """A recipe and what is known of its models."""
+
+    report: PairReport
+
+    def tell(self) -> None:
+        recipe, sides = self.report.loaded.recipe, self.report.sides
+        out.result(f"{recipe.name}: {recipe.backend} backend, gpu {recipe.hardware.gpu}")
+        facts = {role: _facts(side) for role, side in sides.items()}
+        if facts:
+            out.result()
+            names = next(iter(facts.values()))
+            out.table(
+                [(name, *(fact[name] for fact in facts.values())) for name in names], header=("", *facts)
+            )
+        if head := self.report.head:
+            out.result(
+                f"draft: a head, {head.method}, {head.form} format, {short(head.parameters)} parameters"
+            )
+        if own := self.report.own_layers:
+            layers = "1 layer" if own.count == 1 else f"{own.count} layers"
+            out.result(f"draft: {layers} of the target for multi-token prediction, {three_digits(own.size)}")
+        if self.report.findings:
+            out.result()
+        for finding in self.report.findings:
+            out.result(f"{_LABELS[finding.severity]}  {finding.subject}: {finding.problem}")
+            out.result(f"         {finding.effect}")
+        is_pair = len(recipe.models) > 1
+        for role, reason in self.report.unseen.items():
+            out.warning(f"the {'pair' if is_pair else 'model'} was not checked: the {role} {reason}")
+        if not errors(self.report.findings):
+            out.result()
+            fits = is_pair and not self.report.unseen
+            out.result("the recipe is valid, and the pair fits" if fits else "the recipe is valid")
+
+    def as_json(self) -> dict[str, Any]:
+        models: dict[Role, dict[str, Any]] = {
+            role: {
+                "folder": str(side.source.folder),
+                "family": side.source.model_type,
+                "parameters": side.source.parameters,
+                "dtype": side.source.dtype,
+                "vocab_size": side.source.vocab_size,
+                "tokenizer_size": side.tokenizer.size,
+                "max_position": side.max_position,
+                "end_ids": list(side.source.end_ids),
+            }
+            for role, side in self.report.sides.items()
+        }
+        if head := self.report.head:
+            models[Role.DRAFT] = {
+                "folder": str(head.folder),
+                "method": head.method,
+                "format": head.form,
+                "parameters": head.parameters,
+                "vocab_size": head.vocab_size,
+                "draft_vocab_size": head.draft_vocab_size,
+            }
+        own = self.report.own_layers
+        return {
+            "recipe": str(self.report.loaded.path),
+            "mtp_layers": own.count if own else None,
+            "models": models,
+            "not_checked": dict(self.report.unseen),
+            **as_json(self.report.findings),
+        }
 
 
 def _facts(side: Member) -> dict[str, str]:
@@ -81,37 +121,4 @@ def _facts(side: Member) -> dict[str, str]:
         "vocabulary": f"{source.vocab_size} (tokenizer {side.tokenizer.size})",
         "context": str(side.max_position),
         "end tokens": ", ".join(map(str, source.end_ids)) or "none",
-    }
-
-
-def _as_json(report: PairReport) -> dict[str, Any]:
-    models: dict[Role, dict[str, Any]] = {
-        role: {
-            "folder": str(side.source.folder),
-            "family": side.source.model_type,
-            "parameters": side.source.parameters,
-            "dtype": side.source.dtype,
-            "vocab_size": side.source.vocab_size,
-            "tokenizer_size": side.tokenizer.size,
-            "max_position": side.max_position,
-            "end_ids": list(side.source.end_ids),
-        }
-        for role, side in report.sides.items()
-    }
-    if head := report.head:
-        models[Role.DRAFT] = {
-            "folder": str(head.folder),
-            "method": head.method,
-            "format": head.form,
-            "parameters": head.parameters,
-            "vocab_size": head.vocab_size,
-            "draft_vocab_size": head.draft_vocab_size,
-        }
-    own = report.own_layers
-    return {
-        "recipe": str(report.loaded.path),
-        "mtp_layers": own.count if own else None,
-        "models": models,
-        "not_checked": dict(report.unseen),
-        **as_json(report.findings),
     }

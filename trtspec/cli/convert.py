@@ -12,7 +12,7 @@ from trtspec.base.roles import Role
 from trtspec.cli.terminal.engines import require_engines
 from trtspec.cli.terminal.options import JsonOption, OutputOption, RecipeArgument
 from trtspec.cli.terminal.output import out
-from trtspec.cli.terminal.steps import print_steps_run
+from trtspec.cli.terminal.steps import RunSteps, tell_costs
 from trtspec.pipeline.build.build import run_steps
 from trtspec.pipeline.steps import calibrate
 from trtspec.pipeline.steps import convert as converting
@@ -41,4 +41,6 @@ def convert(
     made = trtspec.plan(recipe, output=output, to_run=True, progress=out.watch)
     kinds = {calibrate.KIND, converting.KIND, *([converting.VERIFY] if verify else [])}
     chosen = [step for step in made.steps if step.kind in kinds and only in (step.role, None)]
-    print_steps_run(run_steps(made, chosen, out.watch), json=json)
+    done = run_steps(made, chosen, out.watch)
+    tell_costs(made, done.steps)
+    out.show(RunSteps(done), as_json=json)

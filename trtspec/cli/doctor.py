@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -47,10 +48,7 @@ def doctor(
     findings = examine(machine, loaded.recipe if loaded else None)
     if loaded and not any(state.problem for state in machine.models.values()):
         findings += _models(loaded, machine)
-    if json:
-        out.json({"recipe": str(recipe) if recipe else None, **as_json(findings)})
-    else:
-        _print(findings)
+    out.show(ExaminedMachine(recipe, findings), as_json=json)
     if errors(findings):
         raise typer.Exit(1)
 
@@ -75,9 +73,19 @@ def _wheel() -> UnavailableError | None:
     return None
 
 
-def _print(findings: list[Finding]) -> None:
-    width = max(len(finding.subject) for finding in findings)
-    for finding in findings:
-        out.result(f"{_LABELS[finding.severity]:7}  {finding.subject:{width}}  {finding.problem}")
-        if finding.repair:
-            out.result(f"{'':7}  {'':{width}}  {finding.repair}")
+@dataclass(frozen=True, slots=True)
+class ExaminedMachine:
+    """A machine beside the needs of a recipe."""
+
+    recipe: Path | None
+    findings: list[Finding]
+
+    def tell(self) -> None:
+        width = max(len(finding.subject) for finding in self.findings)
+        for finding in self.findings:
+            out.result(f"{_LABELS[finding.severity]:7}  {finding.subject:{width}}  {finding.problem}")
+            if finding.repair:
+                out.result(f"{'':7}  {'':{width}}  {finding.repair}")
+
+    def as_json(self) -> dict[str, Any]:
+        return {"recipe": str(self.recipe) if self.recipe else None, **as_json(self.findings)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -60,10 +60,7 @@ def inspect(
     """Show a model, checkpoint, engine or build, and its oddities."""
     report = look(folder, target)
     found = _digest(report, asked=digest)
-    if json:
-        out.json(_as_json(report, found))
-    else:
-        _print(report, found)
+    out.show(InspectedFolder(report, found), as_json=json)
     if errors(report.findings):
         raise typer.Exit(1)
 
@@ -81,19 +78,38 @@ def _digest(report: Report, *, asked: bool) -> str | None:
     return digest_of({name: known.of(file) for name, file in report.names.items()})
 
 
-def _print(report: Report, digest: str | None) -> None:
-    out.result(f"{report.folder}: {_KINDS[report.kind]}")
-    out.result()
-    out.table([*_rows(report), ("digest", digest or "not read; --digest reads every byte")])
-    if report.findings:
+@dataclass(frozen=True, slots=True)
+class InspectedFolder:
+    """A folder and the digest of its files, which is None if they were not read."""
+
+    report: Report
+    digest: str | None
+
+    def tell(self) -> None:
+        out.result(f"{self.report.folder}: {_KINDS[self.report.kind]}")
         out.result()
-    for finding in report.findings:
-        subject = f"{finding.subject}: " if finding.subject else ""
-        out.result(f"{_LABELS[finding.severity]:5}  {subject}{finding.problem}")
-        if finding.effect:
-            out.result(f"       {finding.effect}")
-        if finding.repair:
-            out.result(f"       {finding.repair}")
+        out.table([*_rows(self.report), ("digest", self.digest or "not read; --digest reads every byte")])
+        if self.report.findings:
+            out.result()
+        for finding in self.report.findings:
+            subject = f"{finding.subject}: " if finding.subject else ""
+            out.result(f"{_LABELS[finding.severity]:5}  {subject}{finding.problem}")
+            if finding.effect:
+                out.result(f"       {finding.effect}")
+            if finding.repair:
+                out.result(f"       {finding.repair}")
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "folder": str(self.report.folder),
+            "kind": self.report.kind,
+            **self.report.facts,
+            "stored": {dtype: asdict(stored) for dtype, stored in self.report.stored.items()},
+            "files": {name: file.stat().st_size for name, file in self.report.names.items()},
+            "bytes": self.report.bytes,
+            "digest": self.digest,
+            **as_json(self.report.findings),
+        }
 
 
 def _rows(report: Report) -> Iterator[tuple[str, str]]:
@@ -111,16 +127,3 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     for dtype, stored in report.stored.items():
         yield dtype, f"{stored.tensors} tensors, {three_digits(stored.bytes)}"
     yield "files", f"{len(report.files)}, {three_digits(report.bytes)}"
-
-
-def _as_json(report: Report, digest: str | None) -> dict[str, Any]:
-    return {
-        "folder": str(report.folder),
-        "kind": report.kind,
-        **report.facts,
-        "stored": {dtype: asdict(stored) for dtype, stored in report.stored.items()},
-        "files": {name: file.stat().st_size for name, file in report.names.items()},
-        "bytes": report.bytes,
-        "digest": digest,
-        **as_json(report.findings),
-    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,23 +58,31 @@ def migrate(
     moved = move(recipe.read_text(encoding="utf-8-sig"), loaded, to, path)
     write_atomically(path, moved.text)
     proof = _proof(recipe, loaded.recipe.name, path, moved.recipe.name)
-    if json:
-        changes = [asdict(change) for change in moved.changes]
-        out.json({"recipe": str(path), "changes": changes, "proof": proof})
-        return
-    _print(moved)
-    out.status(f"wrote {path}; this measures both, and says which is faster:")
-    for command in proof:
-        out.result(command)
-    out.next(shlex.join(["check", str(path)]))
+    out.show(WrittenMigration(path, moved, proof), as_json=json)
 
 
-def _print(moved: MovedRecipe) -> None:
-    for change in moved.changes:
-        values = f"{_shown(change.before)} -> {_shown(change.after)}"
-        if change.before == change.after:
-            values = _shown(change.before)
-        out.result(f"{change.key}: {values}; {change.reason}")
+@dataclass(frozen=True, slots=True)
+class WrittenMigration:
+    """The new recipe, its changes, and the commands that measure both recipes."""
+
+    path: Path
+    moved: MovedRecipe
+    proof: list[str]
+
+    def tell(self) -> None:
+        for change in self.moved.changes:
+            values = f"{_shown(change.before)} -> {_shown(change.after)}"
+            if change.before == change.after:
+                values = _shown(change.before)
+            out.result(f"{change.key}: {values}; {change.reason}")
+        out.status(f"wrote {self.path}; this measures both, and says which is faster:")
+        for command in self.proof:
+            out.result(command)
+        out.next(shlex.join(["check", str(self.path)]))
+
+    def as_json(self) -> dict[str, Any]:
+        changes = [asdict(change) for change in self.moved.changes]
+        return {"recipe": str(self.path), "changes": changes, "proof": self.proof}
 
 
 def _shown(value: Any) -> str:

@@ -14,7 +14,7 @@ from trtspec.base.errors import UnavailableError
 from trtspec.cli.terminal.options import BackendOption, JsonOption, OutputOption, RecipeArgument
 from trtspec.cli.terminal.outlook import outlook_as_json, print_outlook
 from trtspec.cli.terminal.output import out
-from trtspec.cli.terminal.steps import print_steps, steps_as_json
+from trtspec.cli.terminal.steps import PlannedSteps
 from trtspec.cli.terminal.verdict import print_verdict
 from trtspec.deployment.deployment import rollout_file
 from trtspec.deployment.rollout.steps import name_of, read_record
@@ -92,9 +92,6 @@ class PlanCommandOptions:
             "--store", metavar="URL", help="With --fleet: the store that replicas pull their engines from."
         ),
     ] = None
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, help="With --fleet: repeat the simulation of this seed.")
-    ] = 0
     output: OutputOption = None
     backend: BackendOption = None
     json: JsonOption = False
@@ -109,10 +106,10 @@ def plan(options: PlanCommandOptions) -> None:
         out.warning(note.words)
     if options.fleet:
         # The wing of fleets comes with the option.
-        from trtspec.capacity.commands.plan_fleet import FleetOptions, show_fleet
+        from trtspec.capacity.commands.plan_fleet import FleetOptions, plan_fleet
 
-        of_fleet = options.rate, options.workload, options.store, options.measured, options.seed
-        show_fleet(made, FleetOptions(*of_fleet), as_json=options.json)
+        of_fleet = FleetOptions(options.rate, options.workload, options.store, options.measured)
+        out.show(plan_fleet(made, of_fleet), as_json=options.json)
         return
     if options.rate is not None or options.workload or options.store:
         raise typer.BadParameter("--rate, --workload and --store go with --fleet")
@@ -132,10 +129,7 @@ def _show(made: BuildPlan, options: PlanCommandOptions) -> None:
         )
     known = _measured(options.measured, made.resolved.loaded.recipe.name)
     outlook = look_ahead(made.resolved, host.look(), options.context, known, _rollout(made.output))
-    if options.json:
-        out.json(_as_json(made, outlook))
-    else:
-        _print(made, outlook)
+    out.show(ShownPlan(made, outlook), as_json=options.json)
     if options.picture:
         _draw(made, outlook, options.picture)
     memory, on_cpu = outlook.memory, outlook.on_cpu
@@ -147,15 +141,14 @@ def _show(made: BuildPlan, options: PlanCommandOptions) -> None:
 
 def _measured(file: Path | None, recipe: str) -> MeasuredRun | None:
     # The wing of measurements comes with the option.
-    from trtspec.measure.bench.measured import measured
-    from trtspec.measure.bench.result import read
+    from trtspec.measure.bench.result import measured_run, read
 
     if file is None:
         return None
     result = read(file)
     if result.model.recipe not in (None, recipe):
         out.warning(f"{file} was measured for the recipe {result.model.recipe}, but this one is {recipe}")
-    return measured(result)
+    return measured_run(result)
 
 
 def _rollout(build: Path) -> str | None:
@@ -164,30 +157,36 @@ def _rollout(build: Path) -> str | None:
     return name_of(found.state) if found else None
 
 
-def _print(made: BuildPlan, outlook: PlanOutlook) -> None:
-    """Prints the verdict, and then its reasons."""
-    print_verdict(made, outlook)
-    out.result()
-    hardware = made.resolved.loaded.recipe.hardware
-    print_outlook(outlook, hardware.gpu, made.resolved.target.options.max_batch_size)
-    out.result()
-    rows = []
-    for choice in made.resolved.choices:
-        value = str(choice.value).lower() if isinstance(choice.value, bool) else choice.value
-        rows.append((choice.key, value, choice.origin, choice.reason))
-    out.table(rows, header=("value", "", "from", "because"))
-    out.result()
-    print_steps(made)
+@dataclass(frozen=True, slots=True)
+class ShownPlan:
+    """A plan, and what to expect of it."""
 
+    made: BuildPlan
+    outlook: PlanOutlook
 
-def _as_json(made: BuildPlan, outlook: PlanOutlook) -> dict[str, Any]:
-    models = made.facts.models
-    return {
-        "values": [asdict(choice) for choice in made.resolved.choices],
-        **outlook_as_json(outlook),
-        "not_read": {role: str(facts.not_read) for role, facts in models.items() if facts.not_read},
-        **steps_as_json(made),
-    }
+    def tell(self) -> None:
+        """Prints the verdict, and then its reasons."""
+        print_verdict(self.made, self.outlook)
+        out.result()
+        hardware = self.made.resolved.loaded.recipe.hardware
+        print_outlook(self.outlook, hardware.gpu, self.made.resolved.target.options.max_batch_size)
+        out.result()
+        rows = []
+        for choice in self.made.resolved.choices:
+            value = str(choice.value).lower() if isinstance(choice.value, bool) else choice.value
+            rows.append((choice.key, value, choice.origin, choice.reason))
+        out.table(rows, header=("value", "", "from", "because"))
+        out.result()
+        PlannedSteps(self.made).tell()
+
+    def as_json(self) -> dict[str, Any]:
+        models = self.made.facts.models
+        return {
+            "values": [asdict(choice) for choice in self.made.resolved.choices],
+            **outlook_as_json(self.outlook),
+            "not_read": {role: str(facts.not_read) for role, facts in models.items() if facts.not_read},
+            **PlannedSteps(self.made).as_json(),
+        }
 
 
 def _draw(made: BuildPlan, outlook: PlanOutlook, file: Path) -> None:

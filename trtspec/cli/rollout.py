@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -55,10 +55,7 @@ def status(
     The exit status is 1 if a bound is broken.
     """
     view = _running(recipe, output, url).view()
-    if json:
-        out.json(view.as_json())
-    else:
-        _show(view, recipe)
+    out.show(ShownRollout(view, recipe), as_json=json)
     if view.verdict is BoundState.BROKEN:
         raise typer.Exit(1)
 
@@ -79,21 +76,21 @@ def next_(
         if json:
             out.json({"moved": False, "followed": False, "refused": error.problem})
         raise
-    _tell(moved, "all requests have drafts already", as_json=json)
+    _show_move(moved, "all requests have drafts already", as_json=json)
 
 
 def back(
     recipe: RecipeArgument, output: OutputOption = None, url: UrlOption = None, json: JsonOption = False
 ) -> None:
     """Go back to the step before, whatever the bounds say."""
-    _tell(_running(recipe, output, url).go_back(), "no request has drafts already", as_json=json)
+    _show_move(_running(recipe, output, url).go_back(), "no request has drafts already", as_json=json)
 
 
 def off(
     recipe: RecipeArgument, output: OutputOption = None, url: UrlOption = None, json: JsonOption = False
 ) -> None:
     """Take the drafts from all requests that begin from now on."""
-    _tell(_running(recipe, output, url).go_off(), "", as_json=json)
+    _show_move(_running(recipe, output, url).go_off(), "", as_json=json)
 
 
 def plan(
@@ -111,31 +108,13 @@ def plan(
 
     The exit status is 1 if trtspec bench has found that drafts do not pay.
     """
-    from trtspec.measure.bench.measured import measured as told
-    from trtspec.measure.bench.result import read
+    from trtspec.measure.bench.result import measured_run, read
 
     require_coordinator(recipe)
-    known = told(read(measured)) if measured else None
+    known = measured_run(read(measured)) if measured else None
     made = trtspec.plan(recipe, output=output, progress=out.watch)
     found = steps.plan_of(look_ahead(made.resolved, look(), None, known).advice)
-    if json:
-        out.json(asdict(found))
-    else:
-        out.result(found.words)
-        for header, judged in (("against", found.against), ("not known yet", found.unmeasured)):
-            if judged:
-                out.result()
-                out.table([(each.rule, each.number, each.then) for each in judged], (header, "", ""))
-        out.result()
-        rows = [
-            (each.step, each.drafts, f"{each.requests:,}", ", ".join([*each.bounds][1:]))
-            for each in found.stages
-        ]
-        out.table(rows, ("step", "drafts for", "requests", "bounds"))
-        out.result()
-        bounds = {name: bound for each in found.stages[:-1] for name, bound in each.bounds.items()}
-        out.table(bounds.items(), ("bound", "is"))
-        out.hint(f"trtspec rollout off {recipe} begins; then next, back and status")
+    out.show(PlannedRollout(found, recipe), as_json=json)
     if known and known.decision == "off":
         raise typer.Exit(1)
 
@@ -159,14 +138,86 @@ def _running(recipe: Path, output: str | None, url: str | None) -> RunningDeploy
     )
 
 
-def _tell(moved: RolloutMove | None, nothing: str, *, as_json: bool) -> None:
-    if as_json:
+@dataclass(frozen=True, slots=True)
+class PlannedRollout:
+    """The steps of a roll-out that has not begun."""
+
+    found: steps.RolloutPlan
+    recipe: Path
+
+    def tell(self) -> None:
+        out.result(self.found.words)
+        for header, judged in (("against", self.found.against), ("not known yet", self.found.unmeasured)):
+            if judged:
+                out.result()
+                out.table([(each.rule, each.number, each.then) for each in judged], (header, "", ""))
+        out.result()
+        rows = [
+            (each.step, each.drafts, f"{each.requests:,}", ", ".join([*each.bounds][1:]))
+            for each in self.found.stages
+        ]
+        out.table(rows, ("step", "drafts for", "requests", "bounds"))
+        out.result()
+        bounds = {name: bound for each in self.found.stages[:-1] for name, bound in each.bounds.items()}
+        out.table(bounds.items(), ("bound", "is"))
+        out.hint(f"trtspec rollout off {self.recipe} begins; then next, back and status")
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self.found)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRollout:
+    """The step of a roll-out."""
+
+    view: RolloutView
+    recipe: Path
+
+    def tell(self) -> None:
+        state, since = self.view.record.state, self.view.standing.since
+        here = steps.name_of(state)
+        out.result(f"{self.view.model} is at step {here}" + (f" since {since}" if since else ""))
+        names = [step.name for step in steps.STEPS]
+        ladder = names if here in names else [here]
+        out.result("  ".join(f"[{name}]" if name == here else name for name in ladder))
+        _print_checks(self.view.checks)
+        if not self.view.server.goes_by(state):
+            why = "cannot read its file" if self.view.server.is_malformed else "does not follow the file yet"
+            out.warning(f"the server {why}; it keeps its last state")
+        if self.view.verdict is BoundState.BROKEN:
+            out.hint(f"trtspec rollout back {self.recipe}")
+        elif self.view.verdict is BoundState.OPEN:
+            needed = max(check.needed for check in self.view.checks)
+            out.status(f"about {needed} more requests will decide")
+        elif after := steps.after(state):
+            out.hint(f"trtspec rollout next {self.recipe}    # {after.name}")
+
+    def as_json(self) -> dict[str, Any]:
+        return self.view.as_json()
+
+
+@dataclass(frozen=True, slots=True)
+class MovedRollout:
+    """A move to another step; None if there was none to go to, for the reason `nothing`."""
+
+    moved: RolloutMove | None
+    nothing: str
+
+    def tell(self) -> None:
+        if moved := self.moved:
+            steps_of = f"{name_of(moved.before)} -> {name_of(moved.after)}"
+            out.status(f"{steps_of}, for requests that begin from now on")
+        else:
+            out.status(self.nothing)
+
+    def as_json(self) -> dict[str, Any]:
+        moved = self.moved
         names = {"from": name_of(moved.before), "to": name_of(moved.after)} if moved else {}
-        out.json({"moved": bool(moved), **names, "followed": bool(moved and moved.is_followed)})
-    elif moved is None:
-        out.status(nothing)
-    else:
-        out.status(f"{name_of(moved.before)} -> {name_of(moved.after)}, for requests that begin from now on")
+        return {"moved": bool(moved), **names, "followed": bool(moved and moved.is_followed)}
+
+
+def _show_move(moved: RolloutMove | None, nothing: str, *, as_json: bool) -> None:
+    out.show(MovedRollout(moved, nothing), as_json=as_json)
     if moved and not moved.is_followed:
         out.warning("the server has not followed yet; it does within a second if it runs and reads the file")
 
@@ -178,23 +229,3 @@ def _print_checks(checks: Sequence[Check]) -> None:
         out.result()
         rows = [(check.name, check.bound, check.found, check.verdict.value) for check in checks]
         out.table(rows, header=("bound", "is", "found", ""))
-
-
-def _show(view: RolloutView, recipe: Path) -> None:
-    state, since = view.record.state, view.record.since
-    here = steps.name_of(state)
-    out.result(f"{view.model} is at step {here}" + (f" since {since}" if since else ""))
-    names = [step.name for step in steps.STEPS]
-    ladder = names if here in names else [here]
-    out.result("  ".join(f"[{name}]" if name == here else name for name in ladder))
-    _print_checks(view.checks)
-    if not view.server.goes_by(state):
-        why = "cannot read its file" if view.server.is_malformed else "does not follow the file yet"
-        out.warning(f"the server {why}; it keeps its last state")
-    if view.verdict is BoundState.BROKEN:
-        out.hint(f"trtspec rollout back {recipe}")
-    elif view.verdict is BoundState.OPEN:
-        needed = max(check.needed for check in view.checks)
-        out.status(f"about {needed} more requests will decide")
-    elif after := steps.after(state):
-        out.hint(f"trtspec rollout next {recipe}    # {after.name}")

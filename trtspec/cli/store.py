@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +14,7 @@ import trtspec
 from trtspec.base.errors import StoreError, UnavailableError
 from trtspec.base.findings import as_json
 from trtspec.base.units import three_digits
-from trtspec.cli.terminal.entries import entry_as_json, files_as_json, print_pushed
+from trtspec.cli.terminal.entries import entry_as_json, print_pushed
 from trtspec.cli.terminal.options import DryRunOption, JsonOption, OutputOption, RecipeArgument
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.signals import ended_by_sigterm
@@ -24,6 +25,10 @@ from trtspec.pipeline.store.lease import builders
 from trtspec.pipeline.store.sbom import cyclonedx
 from trtspec.pipeline.store.store import find_entry
 from trtspec.pipeline.store.upkeep import PruneRules
+
+if TYPE_CHECKING:
+    from trtspec.pipeline.store.entry import Entry
+    from trtspec.pipeline.store.store import Store
 
 HELP = "Keep engines in a folder, S3, GCS or elsewhere."
 EXAMPLES = (
@@ -101,19 +106,7 @@ def list_(url: UrlArgument, json: JsonOption = False) -> None:
     store = trtspec.Store(url)
     store.require()
     entries = store.entries()
-    if json:
-        out.json([entry_as_json(entry) for entry in entries])
-        return
-    for builder in builders(store):
-        out.status(f"{builder.what}: {builder}")
-    if not entries:
-        out.status("the store is empty")
-        return
-    rows = [
-        (one.digest[:12], one.name, one.role, str(one.platform), three_digits(one.size), one.created)
-        for one in entries
-    ]
-    out.table(rows, header=("digest", "name", "what", "for", "size", "created"))
+    out.show(StoreList(store, entries), as_json=json)
 
 
 def show(
@@ -128,30 +121,7 @@ def show(
     if sbom:
         out.json(cyclonedx(entry.manifest, entry.digest, entry.created))
         return
-    if json:
-        out.json(
-            entry_as_json(entry)
-            | {"key": entry.key, "files": files_as_json(entry), "manifest": entry.manifest}
-        )
-        return
-    models = entry.manifest["models"].items()
-    rows = [
-        ("name", entry.name),
-        ("what", entry.role),
-        ("for", str(entry.platform)),
-        ("created", entry.created),
-        ("digest", entry.digest),
-        ("key", entry.key),
-        ("size", three_digits(entry.size)),
-        ("files", str(len(entry.files))),
-        *((role, " @ ".join(filter(None, (model["model"], model["revision"])))) for role, model in models),
-        *((f"quality of {role}", cost) for role, cost in entry.manifest["quality"].items()),
-        *sorted(entry.manifest["tools"].items()),
-    ]
-    out.table(rows)
-    if files:
-        out.result()
-        out.table(((path, three_digits(file.size), file.sha256) for path, file in entry.files.items()))
+    out.show(ShownEntry(entry, files), as_json=json)
 
 
 def prune(
@@ -185,14 +155,7 @@ def prune(
     # Pushes wait for the end of a prune, so one that is told to end says so.
     with ended_by_sigterm(), out.watch("prune", None) as advance:
         gone = upkeep.prune(store, PruneRules(days, keep, timedelta(hours=grace)), advance, dry_run=dry_run)
-    if json:
-        entries = [entry_as_json(entry) for entry in gone.entries]
-        out.json({"entries": entries, "files": len(gone.names), "size": gone.size, "dry_run": dry_run})
-        return
-    for entry in gone.entries:
-        out.result(f"{entry.digest[:12]}  {entry.name}  {entry.role}  {entry.platform}")
-    verb = "would go" if dry_run else "are gone"
-    out.status(f"{len(gone.entries)} entries and {len(gone.names)} files of {three_digits(gone.size)} {verb}")
+    out.show(PrunedStore(gone, dry_run), as_json=json)
 
 
 def verify(
@@ -210,21 +173,112 @@ def verify(
     if remove and found.findings:
         with ended_by_sigterm():
             upkeep.drop(store, found)
-    if json:
-        damaged = [entry.digest for entry in found.damaged()]
-        content = {"entries": len(found.entries), "size": found.size, "damaged": damaged}
-        out.json(content | as_json(found.findings))
-    else:
-        for finding in found.findings:
-            name, problem = finding.subject, finding.problem
-            out.result(problem if name in problem else f"{name}: {problem}")
-        for entry in found.damaged():
-            out.result(f"{entry.digest[:12]} {entry.name} {entry.role}: cannot be pulled")
-        out.status(f"{len(found.entries)} entries of {three_digits(found.size)}")
+    out.show(VerifiedStore(found), as_json=json)
     if found.findings:
         removed = "; what could not be used was removed with the entries that need it" if remove else ""
         out.status(f"{len(found.findings)} file(s) are missing or damaged{removed}")
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreList:
+    """The entries of a store."""
+
+    store: Store
+    entries: list[Entry]
+
+    def tell(self) -> None:
+        """Prints who builds for the store, and its entries."""
+        for builder in builders(self.store):
+            out.status(f"{builder.what}: {builder}")
+        if not self.entries:
+            out.status("the store is empty")
+            return
+        rows = [
+            (one.digest[:12], one.name, one.role, str(one.platform), three_digits(one.size), one.created)
+            for one in self.entries
+        ]
+        out.table(rows, header=("digest", "name", "what", "for", "size", "created"))
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [entry_as_json(entry) for entry in self.entries]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownEntry:
+    """An entry with its inputs, and with its files if these are asked for."""
+
+    entry: Entry
+    has_files: bool
+
+    def tell(self) -> None:
+        entry = self.entry
+        models = entry.manifest["models"].items()
+        rows = [
+            ("name", entry.name),
+            ("what", entry.role),
+            ("for", str(entry.platform)),
+            ("created", entry.created),
+            ("digest", entry.digest),
+            ("key", entry.key),
+            ("size", three_digits(entry.size)),
+            ("files", str(len(entry.files))),
+            *(
+                (role, " @ ".join(filter(None, (model["model"], model["revision"]))))
+                for role, model in models
+            ),
+            *((f"quality of {role}", cost) for role, cost in entry.manifest["quality"].items()),
+            *sorted(entry.manifest["tools"].items()),
+        ]
+        out.table(rows)
+        if self.has_files:
+            out.result()
+            out.table(((path, three_digits(file.size), file.sha256) for path, file in entry.files.items()))
+
+    def as_json(self) -> dict[str, Any]:
+        entry = self.entry
+        files = {path: {"size": file.size, "sha256": file.sha256} for path, file in entry.files.items()}
+        return entry_as_json(entry) | {"key": entry.key, "files": files, "manifest": entry.manifest}
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedStore:
+    """The entries and files that are gone, or would go."""
+
+    gone: upkeep.Prune
+    dry_run: bool
+
+    def tell(self) -> None:
+        gone = self.gone
+        for entry in gone.entries:
+            out.result(f"{entry.digest[:12]}  {entry.name}  {entry.role}  {entry.platform}")
+        verb = "would go" if self.dry_run else "are gone"
+        size = three_digits(gone.size)
+        out.status(f"{len(gone.entries)} entries and {len(gone.names)} files of {size} {verb}")
+
+    def as_json(self) -> dict[str, Any]:
+        entries, files = [entry_as_json(entry) for entry in self.gone.entries], len(self.gone.names)
+        return {"entries": entries, "files": files, "size": self.gone.size, "dry_run": self.dry_run}
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedStore:
+    """A store whose every byte was read."""
+
+    found: upkeep.Verified
+
+    def tell(self) -> None:
+        for finding in self.found.findings:
+            name, problem = finding.subject, finding.problem
+            out.result(problem if name in problem else f"{name}: {problem}")
+        for entry in self.found.damaged():
+            out.result(f"{entry.digest[:12]} {entry.name} {entry.role}: cannot be pulled")
+        out.status(f"{len(self.found.entries)} entries of {three_digits(self.found.size)}")
+
+    def as_json(self) -> dict[str, Any]:
+        damaged = [entry.digest for entry in self.found.damaged()]
+        content = {"entries": len(self.found.entries), "size": self.found.size, "damaged": damaged}
+        return content | as_json(self.found.findings)
 
 
 COMMANDS = (push, pull, list_, show, prune, verify)

@@ -15,13 +15,10 @@ Times = Annotated[int | float, Field(ge=1, le=100, allow_inf_nan=False)]
 
 
 class BurstSection(Section):
-    """A time in which more requests than usual arrive; it repeats."""
+    """A time in which more requests than usual arrive."""
 
     factor: Times = Field(description="The rate of requests during a burst, as a multiple of the usual one.")
     seconds: Positive = Field(default=60, description="The length of a burst.")
-    every: Positive = Field(
-        default=900, description="The seconds from the beginning of one burst to the next."
-    )
 
 
 class Start(Section):

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtspec.capacity.demand import Demand, Lengths, jobs, lognormal, requests_in
+from trtspec.capacity.demand import Demand, Lengths, lognormal
 from trtspec.measure.workloads.workload import arrivals
-from trtspec.recipe.fleet import BurstSection
 
 ONE = Lengths(((10, 20),))
 
@@ -33,29 +32,11 @@ def test_lengths_are_spread_as_asked_for() -> None:
 def test_longer_texts_are_longer_at_work() -> None:
     assert Lengths(((100, 100),)).context == 150
     assert Lengths(((100, 100), (700, 300))).context == pytest.approx((150 + 3 * 850) / 4)
-    assert Lengths(((10, 1), (20, 1), (30, 1), (60, 1))).prompts(2) == [15, 45]
 
 
-@given(
-    factor=st.floats(1, 20), seconds=st.integers(1, 50), every=st.integers(51, 300), until=st.floats(1, 1000)
-)
-def test_bursts_add_what_they_say(factor: float, seconds: int, every: int, until: float) -> None:
-    """The number that is expected is the integral of the rate, summed here second by second."""
-    demand = Demand(3.0, ONE, burst=BurstSection(factor=factor, seconds=seconds, every=every))
-    parts = 2000
-    middles = ((number + 0.5) * until / parts for number in range(parts))
-    rates = [3.0 * (factor if time % every >= every - seconds else 1.0) for time in middles]
-    assert requests_in(demand, until) == pytest.approx(sum(rates) * until / parts, rel=0.05)
-
-
-def test_requests_come_at_the_rate_of_the_moment() -> None:
-    demand = Demand(50.0, ONE, burst=BurstSection(factor=4, seconds=30, every=100))
-    times = [job.arrival for job in jobs(demand, 300.0, 1)]
-    assert times == sorted(times)
-    inside = [time for time in times if time % 100 >= 70]
-    assert len(inside) / 90 == pytest.approx(200, rel=0.05)
-    assert (len(times) - len(inside)) / 210 == pytest.approx(50, rel=0.05)
-    assert times[-1] < 300
+def test_a_share_of_the_prompts_is_no_longer_than_told() -> None:
+    lengths = Lengths(tuple((length, 1) for length in range(100, 0, -1)))
+    assert [lengths.longest_input(share) for share in (0.01, 0.5, 0.95, 1.0)] == [1, 50, 95, 100]
 
 
 def test_a_part_of_bunches_is_less_bunched() -> None:

@@ -1,110 +1,168 @@
-"""Arithmetic and simulation together."""
+"""The number of replicas beside queues that are in textbooks, and what they cost."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+import random
+from dataclasses import dataclass, replace
 
 import pytest
+from scipy.stats import expon, poisson
 
-from tests.unit.capacity.test_sizing import LENGTHS, server
-from trtspec.capacity.checks import at_usual_rate
-from trtspec.capacity.demand import Demand
-from trtspec.capacity.fleet import FleetRequirements, arm, checked, misses
-from trtspec.capacity.replicas import EngineBytes
-from trtspec.capacity.steady import LatencyBounds
+from tests.unit.capacity.test_speed import DRAFT, LENGTHS, PAIR, TARGET
+from trtspec.capacity.cold_start import cold_start
+from trtspec.capacity.demand import Demand, Lengths, lognormal
+from trtspec.capacity.fleet import (
+    FleetRequirements,
+    LatencyBounds,
+    Replica,
+    break_even,
+    cost,
+    fewest,
+    goodput,
+    obstacle,
+    size,
+    state_of,
+)
+from trtspec.capacity.speed import ForecastSpeed, RequestTimes
 from trtspec.recipe.fleet import BurstSection, Start
 
-START = Start(
-    image_gb=0,
-    pull_gb_per_second=10,
-    store_gb_per_second=100,
-    verify_gb_per_second=10,
-    load_gb_per_second=10,
-    warm_up_seconds=1,
-)
-"""Engines of 10 GB are pulled, verified and loaded in 3 s, and ready after 4."""
-WEIGHT = EngineBytes(10 * 10**9, 10 * 10**9)
-BOUND_S = 0.34
+STEP_S = 1e-3
 
 
-def silent(amount: int, note: str = "", /) -> None:
-    pass
+@dataclass(frozen=True)
+class EqualSlots:
+    """A token takes as long for many sequences as for one, so each slot is a server of its own."""
+
+    spread: float = 0.05
+
+    def at(self, sequences: int, lengths: Lengths) -> RequestTimes:
+        return RequestTimes(STEP_S, STEP_S, STEP_S, STEP_S)
 
 
-def test_where_the_arithmetic_is_too_hopeful_replicas_are_added() -> None:
-    """About a twentieth waits in line there, so that the 95th percentile is about to rise."""
-    question = FleetRequirements(Demand(60.0, LENGTHS), LatencyBounds(BOUND_S), START, 0.8)
-    hopeful = arm(question, server(0.7), WEIGHT)
-    found = checked(question, hopeful, 0, silent)
-    assert hopeful.usual is not None
-    assert found.usual is not None
-    assert found.seen is not None
-    missed = at_usual_rate(hopeful.replica, hopeful.usual, question.demand, 0, silent)
-    assert missed.time_to_first_token.p95 > 1.05 * BOUND_S
-    assert found.usual.replicas > hopeful.usual.replicas
-    assert found.seen.time_to_first_token.p95 <= 1.05 * BOUND_S
-    assert found.cost is not None
-    assert found.cost.gpu_hours == pytest.approx(found.usual.replicas / (60 * LENGTHS.output * 3600) * 1e6)
+def exponential(mean: float, count: int = 20_000, seed: int = 1) -> Lengths:
+    """Answers whose length is exponential, as finely as in tokens, with prompts of one token."""
+    dice = random.Random(seed)
+    return Lengths(tuple((1, max(1, math.ceil(dice.expovariate(1 / mean)))) for _ in range(count)))
 
 
-def test_at_a_high_use_first_tokens_depend_on_small_differences() -> None:
-    def grows(bound_s: float | None) -> float:
-        question = FleetRequirements(Demand(60.0, LENGTHS), LatencyBounds(bound_s), START, 0.8)
-        found = checked(question, arm(question, server(0.7), WEIGHT), 0, silent)
-        assert found.seen is not None
-        assert found.slowed is not None
-        return found.slowed.time_to_first_token.p95 / found.seen.time_to_first_token.p95
-
-    assert 1.0 < grows(0.22) < 1.1
-    assert grows(None) > 1.2
+def server(acceptance: float | None, places: int = 16) -> Replica:
+    pair = PAIR if acceptance is not None else replace(PAIR, draft=None)
+    speed = ForecastSpeed(pair, acceptance or 0.0, None if acceptance is not None else 0)
+    return Replica(speed, places, kv_tokens=300_000, longest_draft=8)
 
 
-def test_a_quick_start_helps_in_a_long_burst_and_a_slow_one_does_not() -> None:
-    demand = Demand(12.0, LENGTHS, burst=BurstSection(factor=2.0, seconds=180, every=900))
-    question = FleetRequirements(demand, LatencyBounds(1.0), START, 0.8)
-    quick = checked(question, arm(question, server(0.7), WEIGHT), 0, silent).burst
-    late = replace(question, start=START.model_copy(update={"warm_up_seconds": 900}))
-    slow = checked(late, arm(late, server(0.7), WEIGHT), 0, silent).burst
-    assert quick is not None
-    assert slow is not None
-    assert quick.ready_after is not None
-    # A scrape, a look, and the start.
-    assert 4.0 < quick.ready_after < 60.0
-    assert slow.ready_after is None
-    assert slow.scaled.time_to_first_token == slow.usual.time_to_first_token
-    waits = [seen.time_to_first_token.p95 for seen in (quick.usual, quick.scaled, quick.peak)]
-    assert waits == sorted(waits, reverse=True)
-    assert waits[1] < waits[0] / 2
+def need(demand: Demand, bounds: LatencyBounds) -> FleetRequirements:
+    return FleetRequirements(demand, bounds, Start(), 4.0)
 
 
-def test_a_replica_that_was_wanted_before_the_burst_is_none_that_it_called_for() -> None:
-    """At half of the places an autoscaler adds replicas at the usual rate too."""
-    question = FleetRequirements(
-        Demand(12.0, LENGTHS, burst=BurstSection(factor=2.0, seconds=60, every=900)),
-        LatencyBounds(),
-        START,
-        0.5,
-    )
-    found = checked(question, arm(question, server(0.7), WEIGHT), 0, silent).burst
+@pytest.mark.parametrize(("places", "use"), [(4, 0.85), (16, 0.9), (64, 0.7)])
+def test_equal_slots_wait_as_erlang_says(places: int, use: float) -> None:
+    """Erlang's C by scipy's Poisson distribution, and the exponential tail of the wait behind full slots."""
+    lengths = exponential(500)
+    service = 1 / (lengths.output * STEP_S)
+    state = state_of(Replica(EqualSlots(), places).times(lengths), Demand(use * places * service, lengths))
+    assert state is not None
+    load = use * places
+    blocked = poisson.pmf(places, load) / poisson.cdf(places, load)
+    waits = blocked / (1 - use * (1 - blocked))
+    stretched = (1 + lengths.variability) / 2
+    drain = places * service * (1 - use)
+    tail = expon.ppf(1 - 0.05 / waits, scale=stretched / drain) if waits > 0.05 else 0.0
+    assert state.use == pytest.approx(use)
+    assert state.running == pytest.approx(load)
+    assert state.time_to_first_token == pytest.approx(tail + STEP_S)
+    assert state.inter_token == STEP_S
+    assert state.end_to_end == pytest.approx(1 / service + waits / drain * stretched)
+    # Little: as many wait as come in the time of one wait.
+    assert state.waiting == pytest.approx(use * places * service * waits / drain * stretched)
+
+
+def test_just_enough_replicas_keep_the_bounds() -> None:
+    one, demand, bounds = server(0.7), Demand(200.0, LENGTHS), LatencyBounds(0.6, 0.03)
+    times, replicas = one.times(LENGTHS), fewest(one, demand, bounds)
+    assert replicas is not None
+    enough, too_few = (state_of(times, demand.of(1 / count)) for count in (replicas, replicas - 1))
+    assert enough is not None
+    assert enough.meets(bounds)
+    assert enough.time_to_first_token <= 0.6
+    assert too_few is None or not too_few.meets(bounds)
+    assert replicas == pytest.approx(200 / goodput(one, demand, bounds), rel=0.03)
+    bunched = fewest(one, replace(demand, burstiness=1000.0), bounds)
+    assert bunched is not None
+    assert bunched > replicas
+
+
+def test_the_spread_has_the_replicas_of_faster_and_slower_engines() -> None:
+    demand, bounds = Demand(200.0, LENGTHS), LatencyBounds(0.6)
+    found = size(need(demand, bounds), server(0.7)).fleet
     assert found is not None
-    assert found.ready_after is not None
-    assert 4.0 < found.ready_after < 60.0
+    fewer, more = found.spread
+    assert fewer is not None
+    assert more is not None
+    assert fewer == pytest.approx(0.9 * found.replicas, rel=0.05)
+    assert more == pytest.approx(1.1 * found.replicas, rel=0.05)
+    # A bound that slower engines miss with any number of replicas.
+    alone = server(0.7).times(LENGTHS)[0].first_p95
+    tight = size(need(demand, LatencyBounds(1.05 * alone)), server(0.7)).fleet
+    assert tight is not None
+    assert tight.spread[1] is None
 
 
-def test_bursts_in_which_nobody_comes_are_not_told() -> None:
-    question = FleetRequirements(
-        Demand(0.001, LENGTHS, burst=BurstSection(factor=2.0, seconds=1, every=900)),
-        LatencyBounds(),
-        START,
-        0.8,
-    )
-    assert checked(question, arm(question, server(0.7), WEIGHT), 0, silent).burst is None
+def test_a_burst_needs_as_many_replicas_as_its_rate() -> None:
+    demand = Demand(100.0, LENGTHS, burst=BurstSection(factor=2))
+    found = size(need(demand, LatencyBounds()), server(0.7)).fleet
+    assert found is not None
+    assert found.peak == fewest(server(0.7), Demand(200.0, LENGTHS), LatencyBounds())
+    assert size(need(Demand(100.0, LENGTHS), LatencyBounds()), server(0.7)).fleet.peak is None  # type: ignore[union-attr]
 
 
-def test_what_was_seen_is_of_as_many_replicas_as_are_told() -> None:
-    """So bunched that the last try misses the bound as well."""
-    question = FleetRequirements(Demand(60.0, LENGTHS, burstiness=100.0), LatencyBounds(BOUND_S), START, 0.8)
-    found = checked(question, arm(question, server(0.7), WEIGHT), 0, silent)
-    assert found.usual is not None
-    assert found.seen == at_usual_rate(found.replica, found.usual, question.demand, 0, silent)
-    assert misses(found, question.bounds)
+def test_bounds_that_nothing_keeps_are_explained() -> None:
+    one, demand = server(None), Demand(1.0, LENGTHS)
+    slow = LatencyBounds(inter_token=0.01)
+    assert size(need(demand, slow), one).fleet is None
+    assert "a token takes 21" in obstacle(one, demand, slow)
+    assert "the bound is 10 ms" in obstacle(one, demand, slow)
+    assert "the first token takes" in obstacle(one, demand, LatencyBounds(time_to_first_token=0.001))
+    assert goodput(one, demand, slow) == 0.0
+
+
+def test_drafts_pay_from_the_break_even_on() -> None:
+    wanted = need(Demand(1.0, LENGTHS), LatencyBounds(0.5))
+    plain = goodput(server(None), wanted.demand, wanted.bounds)
+    even = break_even(server(0.7), lambda share: ForecastSpeed(PAIR, share), plain, wanted)
+    assert even is not None
+    assert goodput(server(even + 0.05), wanted.demand, wanted.bounds) > plain
+    assert goodput(server(even - 0.05), wanted.demand, wanted.bounds) <= 1.001 * plain
+    slow = replace(PAIR, draft=TARGET)
+    assert DRAFT.layers < TARGET.layers
+    assert break_even(server(0.7), lambda share: ForecastSpeed(slow, share), plain, wanted) is None
+
+
+def test_the_cache_takes_places_away() -> None:
+    one = server(0.7)
+    assert one.places_for(800) == 16
+    assert one.places_for(99_992) == 3
+    assert one.places_for(10**6) == 1
+    assert Replica(EqualSlots(), 4).places_for(10**9) == 4
+
+
+def test_a_start_is_the_sum_of_its_parts() -> None:
+    rates = Start(verify_gb_per_second=0.125)
+    one, many = (cold_start(rates, 100e9, 50e9, replicas) for replicas in (1, 100))
+    assert {part.name: part.seconds for part in one.parts} == {
+        "node": 0, "image": 100, "pull": 80, "verify": 20, "load": 25, "warm-up": 20
+    }  # fmt: skip
+    assert one.seconds == 245
+    # Ten nodes at 10 Gbit/s are all that the store serves; a hundred share it.
+    assert (many.parts[2].seconds, many.parts[3].seconds) == (800, 0)
+    assert "which 100 share" in many.parts[2].because
+    assert many.traffic == 10e12
+
+
+def test_the_cost_of_a_million_tokens_is_that_of_the_gpus_for_as_long() -> None:
+    """10 requests of 200 tokens a second are 7.2 million an hour, on 18 GPUs at 4 each."""
+    demand = Demand(10.0, lognormal(10, 200, 0))
+    found = cost(18, demand, 4.0)
+    assert (found.gpu_hours, found.hour, found.million) == (2.5, 72.0, 10.0)
+    assert cost(18, demand, None).million is None

@@ -41,10 +41,10 @@ def test_shared_engines_have_geometric_states() -> None:
 
 def test_waits_are_exponential_behind_full_places() -> None:
     queue = found(3.0, [1.0, 2.0, 3.0, 4.0])
-    assert queue.waits_longer(0) == queue.full
-    assert queue.waits_longer(2.0) == pytest.approx(queue.full * math.exp(-2))
-    assert queue.waits_longer(2.0, 2.0) == pytest.approx(queue.full * math.exp(-1))
-    assert queue.waits_longer(2.0, 0.0) == 0
+    assert queue.wait(1 - queue.full * math.exp(-2)) == pytest.approx(2.0)
+    assert queue.wait(1 - queue.full * math.exp(-2), 3.0) == pytest.approx(6.0)
+    assert queue.wait(1 - queue.full * math.exp(-2), 0.0) == 0
+    assert queue.wait(1 - queue.full) == queue.wait(0.01) == 0
 
 
 def test_more_than_the_engines_bear_is_told() -> None:

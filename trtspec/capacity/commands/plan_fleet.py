@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from trtspec.base.errors import UnavailableError
-from trtspec.capacity.commands.tables import fleet_as_json, print_fleet
+from trtspec.base.units import three_digits
+from trtspec.capacity import fleet
+from trtspec.capacity.cold_start import ColdStart
 from trtspec.capacity.demand import Demand, Lengths, lognormal
-from trtspec.capacity.fleet import FleetArm, FleetRequirements, FleetResult, arm, checked, misses
-from trtspec.capacity.measured import asked, measured
-from trtspec.capacity.replicas import replica, weight
-from trtspec.capacity.sizing import break_even
-from trtspec.capacity.steady import LatencyBounds
-from trtspec.capacity.tempo import Planned, Tempo
+from trtspec.capacity.fleet import FleetArm, FleetRequirements, LatencyBounds, SizedFleet, planned_replica
+from trtspec.capacity.speed import ForecastSpeed, ReplicaSpeed, measured_speeds
 from trtspec.cli.terminal.output import out
-from trtspec.measure.bench.result import read
+from trtspec.measure.bench.result import BenchResult, read
 from trtspec.measure.workloads.lengths import read_lengths
 from trtspec.measure.workloads.synthetic import NAME, read_shape
 from trtspec.pipeline.build.plan import BuildPlan
+from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.plan.speed import pair_of, unforeseeable
 from trtspec.pipeline.store.store import Store, find_entry
-from trtspec.recipe.kubernetes import Autoscaling
+from trtspec.recipe import gpus
 from trtspec.serving.tokenizer import Tokenizer
+
+_NOTHING = "-"
+_SCRAPE_S = 30.0
+"""The seconds until an autoscaler sees a burst: 15 for a scrape of Prometheus, and as many until it looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,36 +38,127 @@ class FleetOptions:
     workload: str | None
     store: str | None
     measured: Path | None
-    seed: int
 
 
-def show_fleet(made: BuildPlan, wanted: FleetOptions, *, as_json: bool) -> None:
-    """Prints the fleet of a plan; raises UnavailableError if the speed of its engines is unknown."""
-    fleet = _fleet(made, wanted)
-    if as_json:
-        out.json(fleet_as_json(fleet, made.resolved, wanted.seed))
-    else:
-        print_fleet(fleet, made.resolved, wanted.seed)
-    for name, each in (("without drafts", fleet.plain), ("with drafts", fleet.drafts)):
-        if each and each.problem:
-            out.warning(f"{name}: no number of replicas is enough: {each.problem}")
-        elif each and each.usual and misses(each, fleet.question.bounds):
-            out.warning(f"{name}: in the simulation {each.usual.replicas:,} replicas still miss a bound")
+@dataclass(frozen=True, slots=True)
+class PlannedFleet:
+    """The fleets for a load, with drafts and without."""
+
+    resolved: Resolved
+    need: FleetRequirements
+    plain: FleetArm | None
+    """The plain arm; None if it was not measured."""
+    drafts: FleetArm
+    break_even: float | None
+    """The acceptance from which a replica with drafts serves more requests than one without.
+
+    None if it never does, or if the acceptance itself was measured.
+    """
+
+    def tell(self) -> None:
+        """Prints both fleets, the times of a start, and the assumptions."""
+        recipe = self.resolved.loaded.recipe
+        arms = [arm for arm in (self.plain, self.drafts) if arm]
+        names = ["without drafts", "with drafts"][-len(arms) :]
+        out.sentence(f"{recipe.name}: {_load(self.need)}")
+        out.result()
+        lines = (
+            (name, [cell(arm) for arm in arms]) for name, cell in _lines(self._unit, recipe.fleet.currency)
+        )
+        rows = [(name, *(cell or _NOTHING for cell in cells)) for name, cells in lines if any(cells)]
+        out.table(rows, header=("", *names))
+        out.result()
+        if sized := next((arm.fleet for arm in (self.drafts, self.plain) if arm and arm.fleet), None):
+            _tell_start(sized.start, sized.one_more)
+            out.result()
+        for note in (*self._worth(), *self._assumptions()):
+            out.sentence(note)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the fleet; times are in seconds, sizes in bytes, rates per second."""
+        demand, recipe = self.need.demand, self.resolved.loaded.recipe
+        return {
+            "recipe": recipe.name,
+            "gpu": recipe.hardware.gpu,
+            "load": {
+                "requests_per_second": demand.rate,
+                "burstiness": demand.burstiness,
+                "burst": demand.burst and demand.burst.model_dump(),
+                "input_tokens": demand.lengths.input,
+                "output_tokens": demand.lengths.output,
+            },
+            "bounds": asdict(self.need.bounds),
+            "currency": recipe.fleet.currency,
+            "price_per_gpu_hour": self.need.price,
+            "without_drafts": self.plain and _arm_as_json(self.plain),
+            "with_drafts": _arm_as_json(self.drafts),
+            "break_even_acceptance": self.break_even,
+        }
+
+    @property
+    def _unit(self) -> str:
+        return "server" if self.resolved.loaded.recipe.hardware.gpu == gpus.NONE else "GPU"
+
+    def _worth(self) -> Iterator[str]:
+        """Yields how many GPUs drafts save, and from which acceptance on."""
+        if self.plain is None or self.plain.fleet is None or self.drafts.fleet is None:
+            return
+        before = self.plain.fleet.replicas * self.plain.replica.gpus
+        after, unit = self.drafts.fleet.replicas * self.drafts.replica.gpus, self._unit
+        if after < before:
+            yield f"drafts save {before - after:,} of {before:,} {unit}s"
+        elif after > before:
+            yield f"drafts take {after - before:,} {unit}s more than the {before:,} without"
+        else:
+            yield f"drafts save no {unit} of {before:,}"
+        if self.break_even is not None:
+            assumed = float(self.resolved.loaded.recipe.fleet.acceptance)
+            yield (
+                "break-even: a replica serves more with drafts from an acceptance of "
+                f"{self.break_even:.2f} on; the plan assumes {assumed:g}, and trtspec bench measures it"
+            )
+
+    def _assumptions(self) -> Iterator[str]:
+        recipe, demand, sized = self.resolved.loaded.recipe, self.need.demand, self.drafts.fleet
+        limit = self.drafts.replica.places_for(demand.lengths.input + demand.lengths.output)
+        if limit < self.drafts.replica.places:
+            yield f"the KV cache holds {limit} such sequences with drafts, fewer than there are slots"
+        if demand.burst and sized:
+            ready = (
+                f"an autoscaler's first replica is ready after {_time(_SCRAPE_S + sized.one_more.seconds)}"
+            )
+            yield f"a burst lasts {demand.burst.seconds:g} s, and {ready}"
+        if recipe.draft is None:
+            yield "drafts come from look-ups in the text: the plan assumes that each look-up finds something"
+        if self.need.price is None:
+            yield f"no price: write fleet: {{price_per_gpu_hour: {{{recipe.hardware.gpu}: …}}}} in the recipe"
+        if self.plain is None:
+            yield "nothing was measured without drafts"
+        if recipe.hardware.gpu == gpus.NONE:
+            yield "the engines share the processors with the server, which makes first tokens later than this"
+        yield (
+            "requests go to any replica with equal probability, as a Kubernetes Service routes connections; "
+            f"a replica is loaded to at most {self.need.bounds.use:.0%} of its capacity"
+        )
 
 
-def _fleet(made: BuildPlan, wanted: FleetOptions) -> FleetResult:
-    question = _question(made, wanted)
-    plain, drafts, tempo = _arms(made, wanted, question)
-    even = None
-    if plain is not None and tempo is not None:
-        even = break_even(drafts.replica, tempo, plain.each, question.demand, question.bounds)
-    with out.progress("simulating", unit="requests") as advance:
-        plain = plain and checked(question, plain, wanted.seed, advance)
-        drafts = checked(question, drafts, wanted.seed, advance)
-    return FleetResult(question, plain, drafts, even)
+def plan_fleet(made: BuildPlan, wanted: FleetOptions) -> PlannedFleet:
+    """Returns the fleet of a plan; raises UnavailableError if the speed of its engines is unknown."""
+    resolved, need = made.resolved, _requirements(made, wanted)
+    plain, drafts, forecast = _speeds(resolved, wanted, need.demand.lengths)
+    server = planned_replica(resolved, drafts, has_drafts=True)
+    if wanted.store is not None:  # It knows the exact size of a whole build.
+        server = replace(server, bytes=find_entry(Store(wanted.store), resolved.loaded.recipe.name).size)
+    alone = fleet.size(need, planned_replica(resolved, plain, has_drafts=False)) if plain else None
+    even = fleet.break_even(server, forecast, alone.goodput, need) if alone and forecast else None
+    planned = PlannedFleet(resolved, need, alone, fleet.size(need, server), even)
+    for name, arm in (("without drafts", planned.plain), ("with drafts", planned.drafts)):
+        if arm and arm.problem:
+            out.warning(f"{name}: no number of replicas is enough: {arm.problem}")
+    return planned
 
 
-def _question(made: BuildPlan, wanted: FleetOptions) -> FleetRequirements:
+def _requirements(made: BuildPlan, wanted: FleetOptions) -> FleetRequirements:
     recipe = made.resolved.loaded.recipe
     asked = recipe.fleet
     rate = wanted.rate or asked.requests_per_second
@@ -77,9 +172,8 @@ def _question(made: BuildPlan, wanted: FleetOptions) -> FleetRequirements:
         raise UnavailableError("the fleet", problem, "ask for shorter ones, or build for longer ones")
     first, token = asked.time_to_first_token_ms, asked.inter_token_ms
     bounds = LatencyBounds(first and first / 1000, token and token / 1000)
-    scaling = recipe.kubernetes.autoscaling or Autoscaling(max_replicas=1)
     price = asked.price_per_gpu_hour.get(recipe.hardware.gpu)
-    return FleetRequirements(demand, bounds, asked.start, float(scaling.places), price)
+    return FleetRequirements(demand, bounds, asked.start, price)
 
 
 def _lengths(made: BuildPlan, wanted: FleetOptions) -> Lengths:
@@ -101,52 +195,132 @@ def _lengths(made: BuildPlan, wanted: FleetOptions) -> Lengths:
     return Lengths(tuple(read_lengths(file, count, asked.output_tokens)))
 
 
-def _arms(
-    made: BuildPlan, wanted: FleetOptions, question: FleetRequirements
-) -> tuple[FleetArm | None, FleetArm, Callable[[float], Tempo] | None]:
-    resolved = made.resolved
-    plain, drafts, any_acceptance = _tempos(made, wanted, question)
-    pulled = weight(resolved, has_drafts=True)
-    if wanted.store is not None:  # It knows the exact size of a whole build.
-        pulled = replace(pulled, whole=find_entry(Store(wanted.store), resolved.loaded.recipe.name).size)
-    without = None
-    if plain is not None:
-        alone = replica(resolved, plain, has_drafts=False)
-        without = arm(question, alone, weight(resolved, has_drafts=False))
-    return without, arm(question, replica(resolved, drafts, has_drafts=True), pulled), any_acceptance
-
-
-def _tempos(
-    made: BuildPlan, wanted: FleetOptions, question: FleetRequirements
-) -> tuple[Tempo | None, Tempo, Callable[[float], Tempo] | None]:
-    """Returns the times without drafts and with them: measured if possible, else planned."""
+def _speeds(
+    resolved: Resolved, wanted: FleetOptions, lengths: Lengths
+) -> tuple[ReplicaSpeed | None, ReplicaSpeed, Callable[[float], ReplicaSpeed] | None]:
+    """Returns the speed without drafts and with them, and that of a forecast by its acceptance."""
+    recipe, path = resolved.loaded.recipe, resolved.loaded.path
     if wanted.measured:
         result = read(wanted.measured)
-        recipe = made.resolved.loaded.recipe.name
-        if result.model.recipe not in (None, recipe):
-            told = f"was measured for the recipe {result.model.recipe}, but this one is {recipe}"
-            out.warning(f"{wanted.measured} {told}")
-        plain, with_drafts = measured(result, wanted.measured)
-        _warn_of_others(wanted.measured, asked(result), question.demand.lengths)
-        return plain, with_drafts, None
-    if reason := unforeseeable(made.resolved):
-        name = made.resolved.loaded.path
-        repair = f"trtspec bench {name} --output results, then trtspec plan {name} --fleet --measured results"
+        if result.model.recipe not in (None, recipe.name):
+            was = f"was measured for the recipe {result.model.recipe}, but this one is {recipe.name}"
+            out.warning(f"{wanted.measured} {was}")
+        _warn_of_others(wanted.measured, result, lengths)
+        return *measured_speeds(result, wanted.measured), None
+    if reason := unforeseeable(resolved):
+        repair = f"trtspec bench {path} --output results, then trtspec plan {path} --fleet --measured results"
         raise UnavailableError("the fleet", f"cannot be computed: {reason}", repair)
-    pair = pair_of(made.resolved, made.resolved.target.options.max_draft_len)
+    pair = pair_of(resolved, resolved.target.options.max_draft_len)
 
-    def tempo(acceptance: float) -> Tempo:
-        return Planned(pair, [acceptance] * pair.longest, made.resolved.num_draft_tokens)
+    def forecast(acceptance: float) -> ForecastSpeed:
+        return ForecastSpeed(pair, acceptance, resolved.num_draft_tokens)
 
-    acceptance = float(made.resolved.loaded.recipe.fleet.acceptance)
-    return Planned(replace(pair, draft=None)), tempo(acceptance), tempo
+    alone = ForecastSpeed(replace(pair, draft=None), length=0)
+    return alone, forecast(float(recipe.fleet.acceptance)), forecast
 
 
-def _warn_of_others(file: Path, seen: tuple[float, float], lengths: Lengths) -> None:
+def _warn_of_others(file: Path, result: BenchResult, lengths: Lengths) -> None:
     """Warns if requests are more than twice as long as the measured ones, or less than half as long."""
-    for name, was, now in zip(("prompts", "answers"), seen, (lengths.input, lengths.output), strict=True):
+    seen = [level.arms.speculative for level in result.levels]
+    answered = sum(figures.requests - figures.failed for figures in seen) or 1
+    measured = (
+        ("prompts", sum(figures.input_tokens for figures in seen) / answered, lengths.input),
+        ("answers", sum(figures.output_tokens for figures in seen) / answered, lengths.output),
+    )
+    for name, was, now in measured:
         if was and not 0.5 <= now / was <= 2:
-            told = (
-                f"{file} was measured with {name} of {was:,.0f} tokens on average, and these have {now:,.0f}"
-            )
-            out.warning(f"{told}: measure with such, or read the times of turns with care")
+            differ = f"was measured with {name} of {was:,.0f} tokens on average, and these have {now:,.0f}"
+            out.warning(f"{file} {differ}: measure with such, or read the times with care")
+
+
+def _load(need: FleetRequirements) -> str:
+    lengths, bounds = need.demand.lengths, need.bounds
+    tokens = f"{lengths.input:,.0f} + {lengths.output:,.0f} tokens on average"
+    load = f"{need.demand.rate:,.10g} requests/s of {tokens}"
+    named = {"the first token": bounds.time_to_first_token, "each one after": bounds.inter_token}
+    limits = [f"{name} within {_time(bound)}" for name, bound in named.items() if bound is not None]
+    return f"{load}; for 95 of 100 {' and '.join(limits)}" if limits else f"{load}; no bound on latencies"
+
+
+Cell = Callable[[FleetArm], str | None]
+
+
+def _lines(unit: str, currency: str) -> Iterator[tuple[str, Cell]]:
+    """Yields the lines that compare the arms; a line that no arm has is left out."""
+
+    def sized(words: Callable[[FleetArm, SizedFleet], str | None]) -> Cell:
+        return lambda arm: words(arm, arm.fleet) if arm.fleet else None
+
+    yield "replicas", sized(lambda _, fleet: f"{fleet.replicas:,}")
+    yield "  if times are off", sized(_spread)
+    yield f"{unit}s", sized(lambda arm, fleet: f"{fleet.replicas * arm.replica.gpus:,}")
+    yield "in a burst", sized(lambda _, fleet: f"{fleet.peak:,} replicas" if fleet.peak else None)
+    yield "one bears", lambda arm: f"{_digits(arm.goodput)} requests/s"
+    yield "its use", sized(lambda _, fleet: f"{fleet.state.use:.0%}")
+    yield "running sequences", sized(lambda arm, fleet: f"{fleet.state.running:.1f} of {arm.replica.places}")
+    yield "K", sized(lambda _, fleet: str(fleet.state.draft_length) if fleet.state.draft_length else None)
+    yield "first token, p95", sized(lambda _, fleet: _time(fleet.state.time_to_first_token))
+    yield "each after, p95", sized(lambda _, fleet: _time(fleet.state.inter_token))
+    yield "whole answer, mean", sized(lambda _, fleet: _time(fleet.state.end_to_end))
+    yield f"{unit} hours, 1M tokens", sized(lambda _, fleet: _digits(fleet.cost.gpu_hours))
+    yield f"{currency}, 1M tokens", sized(lambda _, fleet: _money(fleet.cost.million))
+    yield f"{currency} an hour", sized(lambda _, fleet: _money(fleet.cost.hour))
+    yield "a replica pulls", lambda arm: three_digits(arm.replica.bytes)
+    yield "the store sends", sized(lambda _, fleet: three_digits(int(fleet.start.traffic)))
+
+
+def _spread(arm: FleetArm, sized: SizedFleet) -> str:
+    fewer, more = ("no number" if count is None else f"{count:,}" for count in sized.spread)
+    return f"{fewer} to {more} (±{arm.replica.speed.spread:.0%})"
+
+
+def _tell_start(start: ColdStart, one: ColdStart) -> None:
+    """Prints the times of a start of all replicas at once, and of one that is added later."""
+    parts = zip(one.parts, start.parts, strict=True)
+    rows = [(part.name, _time(part.seconds), _time(all_.seconds), all_.because) for part, all_ in parts]
+    header = ("cold start", "of one", f"of {start.replicas:,} at once", "")
+    out.table([*rows, ("all", _time(one.seconds), _time(start.seconds), "")], header=header)
+
+
+def _time(seconds: float) -> str:
+    if round(seconds * 1000) < 1000:
+        return f"{seconds * 1000:.3g} ms" if seconds else "0 s"
+    if seconds < 600:
+        return f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _digits(value: float) -> str:
+    """Returns a number with three significant digits, and without an exponent where it is large."""
+    return f"{float(f'{value:.3g}'):,.10g}"
+
+
+def _money(value: float | None) -> str | None:
+    return None if value is None else f"{value:,.2f}"
+
+
+def _arm_as_json(arm: FleetArm) -> dict[str, Any]:
+    sized, replica = arm.fleet, arm.replica
+    state = asdict(sized.state) if sized else None
+    if state is not None:
+        state["texts"] = state.pop("running")
+    return {
+        "problem": arm.problem,
+        "replicas": sized and sized.replicas,
+        "spread": {"times": replica.speed.spread, "replicas": sized and sized.spread},
+        "gpus": sized and sized.replicas * replica.gpus,
+        "gpus_per_replica": replica.gpus,
+        "places": replica.places,
+        "requests_per_second_of_a_replica": arm.goodput,
+        "steady": state,
+        "in_burst": {"replicas": sized and (sized.peak or sized.replicas)},
+        "cost": sized and asdict(sized.cost),
+        "bytes_of_a_replica": replica.bytes,
+        "store_traffic": sized and sized.start.traffic,
+        "cold_start": sized
+        and {
+            "seconds": sized.start.seconds,
+            "parts": [asdict(part) for part in sized.start.parts],
+        },
+        "cold_start_of_one_more": sized and sized.one_more.seconds,
+    }

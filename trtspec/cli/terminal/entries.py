@@ -30,7 +30,3 @@ def entry_as_json(entry: Entry) -> dict[str, Any]:
         "size": entry.size,
         "created": entry.created,
     }
-
-
-def files_as_json(entry: Entry) -> dict[str, dict[str, object]]:
-    return {path: {"size": file.size, "sha256": file.sha256} for path, file in entry.files.items()}

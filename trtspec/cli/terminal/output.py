@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from shutil import get_terminal_size
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from trtspec.base.log_line import log_line
 from trtspec.base.progress import Advance
@@ -30,6 +30,18 @@ _NARROWEST = 16
 _RED, _YELLOW, _CYAN = "31", "33", "36"
 _INTERVAL_S = 10.0
 """The seconds between two lines of progress."""
+
+
+class ShownResult(Protocol):
+    """The result of a command, which has both of its forms."""
+
+    def tell(self) -> None:
+        """Prints it for people."""
+        ...
+
+    def as_json(self) -> Any:
+        """Returns it for programs."""
+        ...
 
 
 class Output:
@@ -70,6 +82,13 @@ class Output:
         except UnicodeEncodeError:
             text = json.dumps(value, indent=2)
         _write(sys.stdout, text + "\n")
+
+    def show(self, result: ShownResult, *, as_json: bool) -> None:
+        """Prints a result, for people or as JSON."""
+        if as_json:
+            self.json(result.as_json())
+        else:
+            result.tell()
 
     def table(self, rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> None:
         """Prints columns, each padded to its widest cell except the last.

@@ -1,9 +1,10 @@
-"""Prints the steps of a plan, for people and for machines."""
+"""Shows the steps of a plan, and those that a build has run."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,52 +21,60 @@ if TYPE_CHECKING:
     from trtspec.pipeline.run.step import Step
 
 
-def print_steps(made: BuildPlan) -> None:
-    """Prints each step: whether it is done, what it makes, and its command line."""
-    pending = made.pending()
-    for step in made.steps:
-        place = f" -> {made.output / step.output}" if step.output else ""
-        out.result(f"{'run ' if step.name in pending else 'done'}  {step.name}{place}: {step.summary}")
-        if step.command:
-            out.result(f"      $ {shlex.join(step.command)}")
-        if step.obstacle and step.name in pending:
-            out.result(f"      not on this machine: {step.obstacle.subject} {step.obstacle.problem}")
+@dataclass(frozen=True, slots=True)
+class PlannedSteps:
+    """The steps of a plan."""
+
+    made: BuildPlan
+
+    def tell(self) -> None:
+        """Prints each step: whether it is done, what it makes, and its command line."""
+        pending = self.made.pending()
+        for step in self.made.steps:
+            place = f" -> {self.made.output / step.output}" if step.output else ""
+            out.result(f"{'run ' if step.name in pending else 'done'}  {step.name}{place}: {step.summary}")
+            if step.command:
+                out.result(f"      $ {shlex.join(step.command)}")
+            if step.obstacle and step.name in pending:
+                out.result(f"      not on this machine: {step.obstacle.subject} {step.obstacle.problem}")
+
+    def as_json(self) -> dict[str, Any]:
+        pending = self.made.pending()
+        steps = [
+            {
+                "name": step.name,
+                "summary": step.summary,
+                "inputs": list(step.inputs),
+                "output": step.output,
+                "command": list(step.command),
+                "digest": step.digest,
+                "done": step.name not in pending,
+                "obstacle": str(step.obstacle) if step.obstacle and step.name in pending else None,
+            }
+            for step in self.made.steps
+        ]
+        return {"output": str(self.made.output), "backend": self.made.resolved.backend, "steps": steps}
 
 
-def steps_as_json(made: BuildPlan) -> dict[str, Any]:
-    pending = made.pending()
-    steps = [
-        {
-            "name": step.name,
-            "summary": step.summary,
-            "inputs": list(step.inputs),
-            "output": step.output,
-            "command": list(step.command),
-            "digest": step.digest,
-            "done": step.name not in pending,
-            "obstacle": str(step.obstacle) if step.obstacle and step.name in pending else None,
-        }
-        for step in made.steps
-    ]
-    return {"output": str(made.output), "backend": made.resolved.backend, "steps": steps}
+@dataclass(frozen=True, slots=True)
+class RunSteps:
+    """The steps that a build has run."""
+
+    done: BuildResult
+
+    def tell(self) -> None:
+        """Prints the time of the steps, and the build directory."""
+        done = self.done
+        said = f"{len(done.ran)} of {len(done.steps)} steps run in {done.seconds:.1f} s"
+        out.status(f"{done.plan.resolved.loaded.recipe.name}: {said if done.ran else 'nothing to do'}")
+        out.result(str(done.output))
+
+    def as_json(self) -> dict[str, Any]:
+        done = self.done
+        return {"output": str(done.output), "ran": list(done.ran), "seconds": round(done.seconds, 3)}
 
 
-def print_steps_run(done: BuildResult, *, json: bool) -> None:
-    """Prints the time of a build's steps, and the build directory or JSON."""
-    _print_costs(done.plan, done.steps)
-    if json:
-        out.json({"output": str(done.output), "ran": list(done.ran), "seconds": round(done.seconds, 3)})
-        return
-    said = (
-        f"{len(done.ran)} of {len(done.steps)} steps run in {done.seconds:.1f} s"
-        if done.ran
-        else "nothing to do"
-    )
-    out.status(f"{done.plan.resolved.loaded.recipe.name}: {said}")
-    out.result(str(done.output))
-
-
-def _print_costs(made: BuildPlan, steps: Sequence[Step]) -> None:
+def tell_costs(made: BuildPlan, steps: Sequence[Step]) -> None:
     """Prints the cost of FP8 for each calibrated model, and the acceptance of the chosen layers.
 
     It does so for steps of this run and of earlier ones.

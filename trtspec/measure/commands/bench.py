@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import typer
 
 from trtspec.base.errors import MeasureError
+from trtspec.base.extras import require
 from trtspec.base.roles import Role
 from trtspec.cli.terminal.options import JsonOption, PythonOption
 from trtspec.cli.terminal.output import INTERRUPTED, out
@@ -31,13 +32,12 @@ from trtspec.deployment.build import find_build
 from trtspec.measure.bench.aiperf import AiperfTraffic
 from trtspec.measure.bench.deployed import served
 from trtspec.measure.bench.plan import BenchPlan
-from trtspec.measure.bench.result import BenchedModel, BenchResult, OfferedLoad, Targets, to_json
+from trtspec.measure.bench.result import BenchedModel, BenchResult, OfferedLoad, Targets
 from trtspec.measure.bench.session import BenchTargets, run
 from trtspec.measure.bench.traffic import OwnTraffic, Traffic
-from trtspec.measure.commands import results
-from trtspec.measure.commands.results import Measuring
-from trtspec.measure.report.document import write_report
-from trtspec.measure.report.page import page
+from trtspec.measure.commands.results import Measuring, ShownBench
+from trtspec.measure.html.document import write_report
+from trtspec.measure.html.page import page
 from trtspec.measure.workloads.reading import read_workload
 from trtspec.measure.workloads.synthetic import NAME
 from trtspec.recipe import gpus
@@ -182,6 +182,8 @@ def bench(options: BenchCommandOptions) -> None:
     of 95 % confidence. Ctrl-C keeps the measurements so far.
     """
     _check_usage(options)
+    # The report is written after all measurements.
+    require("trtspec bench", "matplotlib")
     plan = _plan(options)
     asked, tokenizer = _targets(options, plan), options.tokenizer
     with ExitStack() as stack:
@@ -194,10 +196,7 @@ def bench(options: BenchCommandOptions) -> None:
             how, timeout_s = plan.burstiness, asked.timeout_s
             traffic = AiperfTraffic(tokenizer, chat=plan.chat, burstiness=how, timeout_s=timeout_s)
         result, files = asyncio.run(run(plan, asked, stack.enter_context(Measuring()), traffic))
-    if options.json:
-        out.data(to_json(result))
-    else:
-        results.print_result(result)
+    out.show(ShownBench(result), as_json=options.json)
     for note in result.verdict.notes:
         out.warning(note)
     for file in (*files, *_report(result, asked.folder)):

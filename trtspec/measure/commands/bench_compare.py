@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,9 +11,9 @@ from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
 from trtspec.measure.bench.compare import compare
 from trtspec.measure.bench.result import read
-from trtspec.measure.commands import results
-from trtspec.measure.report.comparison import comparison_page
-from trtspec.measure.report.document import write_report
+from trtspec.measure.commands.results import ShownComparison
+from trtspec.measure.html.comparison import comparison_page
+from trtspec.measure.html.document import write_report
 
 EXAMPLES = (
     "trtspec bench compare bench/monday bench/tuesday",
@@ -39,10 +38,7 @@ def bench_compare(
     Compare also names what else differs between the two runs.
     """
     comparison = compare(read(first), read(second))
-    if json:
-        out.json(asdict(comparison))
-    else:
-        results.print_comparison(comparison)
+    out.show(ShownComparison(comparison), as_json=json)
     if not comparison.rows:
         out.warning("the runs have no load in common, so there is nothing to compare")
     elif report:

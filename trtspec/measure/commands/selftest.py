@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from zipfile import ZIP_DEFLATED, ZipFile
@@ -74,8 +75,6 @@ def selftest(
     """
     require("trtspec selftest", "yarl", "scipy", "torch", extra="measure,torch")
     from trtspec.measure.selftest.chain import SelfTest
-    from trtspec.measure.selftest.trial import Ruling
-    from trtspec.pipeline.machine.installed import all_packages
 
     start, tiny = time.monotonic(), _tiny(pair, heads, release, in_container=container)
     outcomes: list[Outcome] = []
@@ -83,21 +82,12 @@ def selftest(
         for found in SelfTest(output.resolve(), tiny, container, out.watch, out.status).run():
             outcomes.append(found)
             out.status(f"{found.state.value:9}  {found.build}: {found.check}: {found.found}")
-    counts = {state: sum(one.state is state for one in outcomes) for state in Ruling}
-    result: dict[str, Any] = {
-        "ok": not counts[Ruling.DIFFERS],
-        "backend": "torch" if tiny.gpu is None else "tensorrt_llm",
-        "gpu": tiny.gpu and tiny.gpu.label,
-        "release": tiny.release,
-        "seconds": round(time.monotonic() - start, 1),
-        "versions": all_packages(),
-        "outcomes": [one.as_dict() for one in outcomes],
-    }
-    out.json(result) if json else _print(outcomes, result["seconds"])
+    result = SelfTestResult(tuple(outcomes), tiny, round(time.monotonic() - start, 1))
+    out.show(result, as_json=json)
     if bundle:
-        write_bundle(bundle, output.resolve(), result)
+        write_bundle(bundle, output.resolve(), result.as_json())
         out.status(f"{bundle} contains versions, logs, configurations and results")
-    if counts[Ruling.DIFFERS]:
+    if result.wrong:
         raise typer.Exit(1)
 
 
@@ -122,21 +112,44 @@ def _tiny(pair: Path, heads: Path | None, release: str | None, *, in_container: 
     return TinyPair(pair.resolve(), heads and heads.resolve(), product_of(found[0]), wanted)
 
 
-def _print(outcomes: list[Outcome], seconds: float) -> None:
-    """Prints the table, each broken rule with its source, and the totals."""
-    from trtspec.measure.selftest.trial import Ruling
+@dataclass(frozen=True, slots=True)
+class SelfTestResult:
+    """The verdicts of all checks."""
 
-    rows = [(one.build, one.check, one.state.value, one.found) for one in outcomes]
-    out.table(rows, header=("build", "check", "", "found"))
-    wrong = [one for one in outcomes if one.state is Ruling.DIFFERS]
-    for one in wrong:
+    outcomes: tuple[Outcome, ...]
+    tiny: TinyPair
+    seconds: float
+
+    @property
+    def wrong(self) -> list[Outcome]:
+        return [one for one in self.outcomes if one.state == "differs"]
+
+    def tell(self) -> None:
+        """Prints the table, each broken rule with its source, and the totals."""
+        rows = [(one.build, one.check, one.state.value, one.found) for one in self.outcomes]
+        out.table(rows, header=("build", "check", "", "found"))
+        for one in self.wrong:
+            out.result()
+            out.sentence(f"{one.build}, {one.check}: {one.rule} ({one.source})")
+            out.sentence(f"differs: {one.found}")
+        untried = sum(one.state == "not tried" for one in self.outcomes)
+        right = len(self.outcomes) - len(self.wrong) - untried
         out.result()
-        out.sentence(f"{one.build}, {one.check}: {one.rule} ({one.source})")
-        out.sentence(f"differs: {one.found}")
-    untried = sum(one.state is Ruling.NOT_TRIED for one in outcomes)
-    right = len(outcomes) - len(wrong) - untried
-    out.result()
-    out.result(f"{right} ok, {len(wrong)} differ, {untried} not tried, in {seconds:.0f} s")
+        out.result(f"{right} ok, {len(self.wrong)} differ, {untried} not tried, in {self.seconds:.0f} s")
+
+    def as_json(self) -> dict[str, Any]:
+        from trtspec.pipeline.machine.installed import all_packages
+
+        tiny = self.tiny
+        return {
+            "ok": not self.wrong,
+            "backend": "torch" if tiny.gpu is None else "tensorrt_llm",
+            "gpu": tiny.gpu and tiny.gpu.label,
+            "release": tiny.release,
+            "seconds": self.seconds,
+            "versions": all_packages(),
+            "outcomes": [one.as_dict() for one in self.outcomes],
+        }
 
 
 def write_bundle(path: Path, folder: Path, result: Mapping[str, Any]) -> None:

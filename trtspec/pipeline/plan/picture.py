@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtspec.base.extras import require
+from trtspec.base.picture import COLOURS, style
 from trtspec.pipeline.plan.speed import ACCEPTANCES, Speed
 
 if TYPE_CHECKING:
@@ -15,9 +15,9 @@ _SIZE = (10.0, 4.2)  # inches
 _COLOURS = "viridis"
 
 
+@style()
 def draw(speed: Speed, title: str, file: Path) -> None:
     """Draws the forecast; the file's suffix is its format. Raises UnavailableError without matplotlib."""
-    require("a picture", "matplotlib")
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -29,7 +29,7 @@ def draw(speed: Speed, title: str, file: Path) -> None:
         style = {"color": colours(number), "marker": "o", "markersize": 3, "label": f"{acceptance}"}
         gains.plot(streams, [row.best[number].speedup for row in speed.rows], **style)
         lengths.plot(streams, [row.best[number].length for row in speed.rows], **style)
-    gains.axhline(1, color="0.4", linewidth=0.8, linestyle="--")
+    gains.axhline(1, color=COLOURS["ink"], linewidth=1.2)
     gains.set_ylabel("times the tokens a second without drafts")
     lengths.set_ylabel(f"best draft length, at most {speed.pair.longest}")
     lengths.set_ylim(0, speed.pair.longest + 0.5)
@@ -38,8 +38,7 @@ def draw(speed: Speed, title: str, file: Path) -> None:
     lines = gains.get_lines()[: len(ACCEPTANCES)][::-1]
     figure.legend(handles=lines, loc="outside right upper", title="a draft token\nis accepted with")
     figure.suptitle(title)
-    with mpl.rc_context({"svg.hashsalt": "trtspec", "svg.fonttype": "none"}):
-        figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
 
 
 def _label(axes: Axes, speed: Speed) -> None:
@@ -48,8 +47,7 @@ def _label(axes: Axes, speed: Speed) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(streams, [str(number) for number in streams])
     axes.set_xlabel(f"streams at once, sequences of {speed.context:,} tokens")
-    axes.grid(alpha=0.3)
     if too_many := [row.streams for row in speed.rows if not row.fits]:
-        axes.axvspan(too_many[0] / 2**0.5, streams[-1] * 2**0.25, color="0.85")
+        axes.axvspan(too_many[0] / 2**0.5, streams[-1] * 2**0.25, color=COLOURS["rule"])
         words = " more than the KV cache holds"
         axes.text(too_many[0], axes.get_ylim()[0], words, rotation=90, va="bottom", fontsize="small")

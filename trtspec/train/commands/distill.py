@@ -6,7 +6,7 @@ import math
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -27,7 +27,7 @@ from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.places import places, written
 from trtspec.recipe.schema import NOT_OF_HEADS
 from trtspec.train.distill.curve import as_line
-from trtspec.train.distill.settings import PUBLISHED, DistillationOptions, HeadSettings, TrainingSettings
+from trtspec.train.distill.settings import HEAD_TRAINING, DistillationOptions, HeadSettings, TrainingSettings
 
 if TYPE_CHECKING:
     from trtspec.measure.bench.result import Interval
@@ -48,7 +48,7 @@ class DistillCommandOptions:
 
     recipe: RecipeArgument
     method: Annotated[
-        Literal["draft_model", "eagle3", "medusa"],
+        Literal["draft_model", "eagle3"],
         typer.Option(help="Train the recipe's draft, or a new head for its target."),
     ] = "draft_model"
     workload: Annotated[
@@ -79,7 +79,7 @@ class DistillCommandOptions:
         int | None,
         typer.Option(
             min=1,
-            help="Learn each answer this many times; if left out 3, for eagle3 20, for medusa 2.",
+            help="Learn each answer this many times; if left out 3, for eagle3 20.",
             show_default=False,
         ),
     ] = None
@@ -87,8 +87,7 @@ class DistillCommandOptions:
         float | None,
         typer.Option(
             min=0,
-            help="The rate of the first step; it falls to 0. If left out 2e-5, for eagle3 1e-4, for "
-            "medusa 1e-3.",
+            help="The rate of the first step; it falls to 0. If left out 2e-5, for eagle3 1e-4.",
             show_default=False,
         ),
     ] = None
@@ -105,9 +104,6 @@ class DistillCommandOptions:
             min=1, help="eagle3: propose only this many tokens, the most frequent ones of the answers."
         ),
     ] = None
-    medusa_heads: Annotated[
-        int, typer.Option(min=1, help="medusa: the number of heads, each of which proposes a token.")
-    ] = 3
     output: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write everything into this folder; distilled/<name> if left out."),
@@ -125,7 +121,7 @@ def distill(options: DistillCommandOptions) -> None:
     if options.answers and options.url:
         raise typer.BadParameter("recorded answers are not requested again", param_hint="--url")
     loaded = load(options.recipe)
-    require("trtspec distill", "torch", "transformers", "accelerate", extra="train")
+    require("trtspec distill", "torch", "transformers", "accelerate", "matplotlib", extra="train")
     # It imports PyTorch and transformers, which the command's help does not need.
     from trtspec.train.distill import distillation
 
@@ -139,13 +135,7 @@ def distill(options: DistillCommandOptions) -> None:
     result = distillation.distill(wanted, out.progress, out.watch)
     if recipe_out:
         write_atomically(recipe_out, new_recipe)
-    if options.json:
-        folders = {"folder": str(result.folder), "training": str(result.training)}
-        found = distillation.as_json(result, wanted)
-        out.json({"recipe": str(options.recipe), **folders, **found, "changes": changes})
-        return
-    _print(result)
-    _advise(result, changes, recipe_out)
+    out.show(ShownDistillation(result, wanted, changes, recipe_out), as_json=options.json)
 
 
 def _wanted(options: DistillCommandOptions, loaded: LoadedRecipe) -> DistillationOptions:
@@ -155,11 +145,12 @@ def _wanted(options: DistillCommandOptions, loaded: LoadedRecipe) -> Distillatio
     from trtspec.train.distill.deployment import TargetDeployment
 
     key = read_key(options.api_key_file, options.api_key_env)
-    head = None
-    if options.method != "draft_model":
-        sizes = options.ttt_steps, options.draft_vocab_size, options.medusa_heads
-        head = HeadSettings(options.method, *sizes)
-    published = PUBLISHED[head.method] if head else TrainingSettings()
+    head, published = None, TrainingSettings()
+    if options.method == "eagle3":
+        head, published = (
+            HeadSettings(options.method, options.ttt_steps, options.draft_vocab_size),
+            HEAD_TRAINING,
+        )
     settings = TrainingSettings(
         options.batch_size,
         options.epochs or published.epochs,
@@ -195,52 +186,74 @@ def _changes(loaded: LoadedRecipe, wanted: DistillationOptions, folder: Path) ->
     return changes | {f"draft.{key}": None for key in gone if f"draft.{key}" in loaded.lines}
 
 
-def _print(result: Distilled) -> None:
-    learned, kept = result.answers.learned, result.answers.held_out
-    tokens = sum(len(answer.tokens) for answer in learned)
-    out.status(f"learned {len(learned)} answers of {tokens} tokens; {len(kept)} others were held out")
-    if result.answers.left_out:
-        out.status(
-            f"left out {result.answers.left_out}: too long, refused, empty, repeated, or of prompts held out"
-        )
-    out.status(f"loss {as_line(result.points)}, {len(result.points)} steps; {result.training / 'loss.svg'}")
-    if not (result.before and result.after):
-        out.warning("the draft proposes nothing for the held-out answers, so its acceptance is unknown")
-        return
-    sides = result.before, result.after
-    first, then = (side.acceptance.tokens_per_round for side in sides)
-    per_token, of_drafted = (side.per_token for side in sides), (side.of_drafted for side in sides)
-    rows = [
-        ("a token, if all before it were", *map(_share, per_token), _ratio(result.per_token_ratio)),
-        (
-            f"of all drafted, with K = {result.num_draft_tokens}",
-            *map(_share, of_drafted),
-            _ratio(result.of_drafted_ratio),
-        ),
-        ("by position", *map(_positions, sides), ""),
-        ("tokens a round", f"{first:.2f}", f"{then:.2f}", f"x{then / first:.2f}"),
-    ]
-    out.table(rows, header=("accepted, held out", "before", "after", "change"))
+@dataclass(frozen=True, slots=True)
+class ShownDistillation:
+    """The result of a distillation, and what changes in the recipe."""
 
+    result: Distilled
+    wanted: DistillationOptions
+    changes: dict[str, str | None]
+    recipe_out: Path | None
 
-def _advise(result: Distilled, changes: dict[str, str | None], recipe_out: Path | None) -> None:
-    ratio = result.per_token_ratio
-    if ratio and ratio.value <= 1:
-        out.warning("acceptance has not risen: keep the draft that the recipe has")
-        out.hint("more prompts, more epochs or another --learning-rate may help; a small draft needs 1e-3")
-    elif ratio and ratio.low <= 1 and math.isfinite(ratio.value):
-        out.warning("the rise may be chance: hold out more prompts to know")
-    loaded = result.pair.loaded
-    if recipe_out:
-        out.status(f"{recipe_out} names the new draft")
-    else:
-        for key, value in changes.items():
-            line = loaded.lines.get(key)
-            said = f"remove {key}" if value is None else f"{key}: {value}"
-            out.hint(f"in {loaded.path}{f', line {line}' if line else ''}: {said}")
-    out.result(str(result.folder))
-    if recipe_out and not (ratio and ratio.value <= 1):
-        out.next(shlex.join(["build", str(recipe_out)]))
+    def tell(self) -> None:
+        self._tell_acceptance()
+        self._tell_changes()
+
+    def as_json(self) -> dict[str, Any]:
+        # It imports PyTorch and transformers, which the command's help does not need.
+        from trtspec.train.distill import distillation
+
+        folders = {"folder": str(self.result.folder), "training": str(self.result.training)}
+        found = distillation.as_json(self.result, self.wanted)
+        return {"recipe": str(self.wanted.recipe), **folders, **found, "changes": self.changes}
+
+    def _tell_acceptance(self) -> None:
+        result = self.result
+        learned, held_out = result.answers.learned, result.answers.held_out
+        tokens = sum(len(answer.tokens) for answer in learned)
+        out.status(f"learned {len(learned)} answers of {tokens} tokens; {len(held_out)} others were held out")
+        if left_out := result.answers.left_out:
+            out.status(f"left out {left_out}: too long, refused, empty, repeated, or of prompts held out")
+        picture = result.training / "loss.svg"
+        out.status(f"loss {as_line(result.points)}, {len(result.points)} steps; {picture}")
+        if not (self.result.before and self.result.after):
+            out.warning("the draft proposes nothing for the held-out answers, so its acceptance is unknown")
+            return
+        sides = self.result.before, self.result.after
+        first, then = (side.acceptance.tokens_per_round for side in sides)
+        per_token, of_drafted = (side.per_token for side in sides), (side.of_drafted for side in sides)
+        rows = [
+            ("a token, if all before it were", *map(_share, per_token), _ratio(self.result.per_token_ratio)),
+            (
+                f"of all drafted, with K = {self.result.num_draft_tokens}",
+                *map(_share, of_drafted),
+                _ratio(self.result.of_drafted_ratio),
+            ),
+            ("by position", *map(_positions, sides), ""),
+            ("tokens a round", f"{first:.2f}", f"{then:.2f}", f"x{then / first:.2f}"),
+        ]
+        out.table(rows, header=("accepted, held out", "before", "after", "change"))
+
+    def _tell_changes(self) -> None:
+        ratio = self.result.per_token_ratio
+        if ratio and ratio.value <= 1:
+            out.warning("acceptance has not risen: keep the draft that the recipe has")
+            out.hint(
+                "more prompts, more epochs or another --learning-rate may help; a small draft needs 1e-3"
+            )
+        elif ratio and ratio.low <= 1 and math.isfinite(ratio.value):
+            out.warning("the rise may be chance: hold out more prompts to know")
+        loaded = self.result.pair.loaded
+        if self.recipe_out:
+            out.status(f"{self.recipe_out} names the new draft")
+        else:
+            for key, value in self.changes.items():
+                line = loaded.lines.get(key)
+                said = f"remove {key}" if value is None else f"{key}: {value}"
+                out.hint(f"in {loaded.path}{f', line {line}' if line else ''}: {said}")
+        out.result(str(self.result.folder))
+        if self.recipe_out and not (ratio and ratio.value <= 1):
+            out.next(shlex.join(["build", str(self.recipe_out)]))
 
 
 def _share(estimate: Interval) -> str:

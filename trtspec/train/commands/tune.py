@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,9 +17,13 @@ from trtspec.cli.terminal.options import JsonOption, RecipeArgument
 from trtspec.cli.terminal.output import out
 from trtspec.measure.workloads.reading import read_workload
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.train.commands.tuned import print_outcome
 from trtspec.train.tune.candidate import tuned_methods
-from trtspec.train.tune.outcome import TuneOutcome, as_json, tuned
+from trtspec.train.tune.outcome import TuneOutcome, as_json, tuned, why
+
+if TYPE_CHECKING:
+    from trtspec.measure.bench.result import Interval
+    from trtspec.train.tune.race import Run
+    from trtspec.train.tune.score import CategoryScore, Score
 
 EXAMPLES = (
     "trtspec tune recipe.yaml --workload prompts.jsonl",
@@ -157,14 +161,80 @@ def _measure(options: TuneCommandOptions, loaded: LoadedRecipe) -> TuneOutcome:
 def _tell(found: TuneOutcome, loaded: LoadedRecipe, output: Path, *, json: bool) -> None:
     """Writes the tuned recipe, if there is a better one, and prints the results."""
     written = tuned(found, loaded, output)
-    if json:
-        out.json({**as_json(found), "recipe": written and str(written)})
-    else:
-        print_outcome(found, written)
-        if written:
-            out.next(shlex.join(["build", str(written)]))
+    out.show(TunedRecipe(found, written), as_json=json)
     before, now = loaded.recipe.speculation, written and load(written).recipe.speculation
     if now and now.num_draft_tokens and before.num_draft_tokens is None:
         out.hint(
             "the recipe fixes K; without num_draft_tokens the adaptive policy follows acceptance and load"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class TunedRecipe:
+    """The result of a tuning; `written` is the new recipe, None if the target alone is fastest."""
+
+    found: TuneOutcome
+    written: Path | None
+
+    def tell(self) -> None:
+        """Prints the best candidate, why others lost, the best K, and the categories with low acceptance."""
+        speed = (
+            "rounds timed on this machine"
+            if self.found.is_measured
+            else "times of rounds from the plan for the GPUs"
+        )
+        at_once = f"{self.found.streams} texts at once" if self.found.streams > 1 else "one text at a time"
+        out.sentence(f"{self.found.answers} answers, {at_once}, {speed}; speed-up over the target alone")
+        rows = []
+        for standing in self.found.standings:
+            cells = _cells(standing.run.best) if standing.run else ("",) * 5
+            rows.append((standing.candidate.name, *cells, why(standing, self.found)))
+        out.table(rows, header=("candidate", "K", "speed-up", "accepted", "of drafted", "tokens a round", ""))
+        out.result()
+        if self.found.best and self.found.best.run:
+            _print_lengths(self.found.best.candidate.name, self.found.best.run)
+        for advice in self.found.advice:
+            out.warning(str(advice))
+        if self.written is None:
+            out.status("the target alone is fastest, so no recipe is written: serve it without drafts")
+        else:
+            out.status(f"written: {self.written}")
+            out.next(shlex.join(["build", str(self.written)]))
+
+    def as_json(self) -> dict[str, Any]:
+        return {**as_json(self.found), "recipe": self.written and str(self.written)}
+
+
+def _cells(score: Score) -> tuple[str, ...]:
+    tokens = f"{score.acceptance.tokens_per_round:.2f}"
+    return (str(score.length), *_accepted(score), tokens)
+
+
+def _accepted(score: Score | CategoryScore) -> tuple[str, str, str]:
+    accepted = score.acceptance
+    return _interval(score.speedup), _percent(accepted.per_token), _percent(accepted.of_drafted)
+
+
+def _print_lengths(name: str, run: Run) -> None:
+    scores = sorted(run.scores, key=lambda score: score.length)
+    out.sentence(f"{name} by K; `accepted` is the share of tokens whose predecessors were accepted")
+    rows = [(*_cells(score), f"{score.speedup.value / run.costs.plain_s:.0f}") for score in scores]
+    out.table(rows, ("K", "speed-up", "accepted", "of drafted", "tokens a round", "tokens/s of a text"))
+    out.result()
+    if len(run.best.by_category) < 2:
+        return
+    out.result(f"by category, with K = {run.best.length}")
+    found = sorted(run.best.by_category.items())
+    told = [(category, score.answers, *_accepted(score)) for category, score in found]
+    out.table(told, ("category", "answers", "speed-up", "accepted", "of drafted"))
+    out.result()
+
+
+def _interval(found: Interval) -> str:
+    if found.low <= 0:
+        return f"{found.value:.2f}"
+    return f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"

@@ -10,7 +10,7 @@ from trtspec.measure.bench.result import Interval
 from trtspec.serving.drafters.source import DRAFT_MODEL
 from trtspec.train.tune.answer import RecordedAnswer
 from trtspec.train.tune.replay import Choices, Replay, replay
-from trtspec.train.tune.score import AcceptanceScore, ratio, student
+from trtspec.train.tune.score import AcceptanceScore, ratio, t_quantile
 from trtspec.train.tune.score import acceptance as acceptance_of
 
 
@@ -88,5 +88,5 @@ def change(before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) 
         for first, then in zip(before, after, strict=True)
     ]
     error = math.sqrt(len(parts) / (len(parts) - 1) * sum(part * part for part in parts))
-    width = math.exp(student(len(parts) - 1) * error)
+    width = math.exp(t_quantile(len(parts) - 1) * error)
     return Interval(value, value / width, value * width)

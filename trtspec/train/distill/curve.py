@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 
 from trtspec.base.atomic import write_atomically
+from trtspec.base.picture import COLOURS, style
 
 _BARS = "▁▂▃▄▅▆▇█"
-_WIDTH, _HEIGHT, _MARGIN = 640, 240, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,33 +67,19 @@ def as_line(points: Sequence[LossPoint], width: int = 40) -> str:
     return f"{values[0]:.3f} {bars} {values[-1]:.3f}"
 
 
-def as_svg(points: Sequence[LossPoint]) -> str:
-    """Returns a picture of the losses: of each step, and their moving mean over about a 20th of all."""
+@style()
+def draw_losses(points: Sequence[LossPoint], file: Path) -> None:
+    """Draws the losses as SVG: of each step, and their moving mean over about a 20th of all."""
+    from matplotlib.figure import Figure
+
     losses = [point.loss for point in points]
-    low, high = min(losses), max(losses)
     course = means(losses, max(2, min(20, len(losses) // 4)))
-    right, bottom = _WIDTH - _MARGIN, _HEIGHT - _MARGIN
-
-    def path(values: Sequence[float], offset: float) -> str:
-        wide = (right - _MARGIN) / len(values)
-        tall = (bottom - _MARGIN) / (high - low or 1)
-        return " ".join(
-            f"{_MARGIN + (number + offset) * wide:.1f},{bottom - (value - low) * tall:.1f}"
-            for number, value in enumerate(values)
-        )
-
-    return f"""\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"
-     font-family="sans-serif" font-size="12">
-<title>Loss of {len(losses)} steps, nats a token</title>
-<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>
-<path d="M{_MARGIN},{_MARGIN} V{bottom} H{right}" fill="none" stroke="#888"/>
-<polyline points="{path(losses, 0.5)}" fill="none" stroke="#b6d7a8"/>
-<polyline points="{path(course, 0.5)}" fill="none" stroke="#38761d" stroke-width="2"/>
-<text x="{_MARGIN}" y="{_MARGIN - 12}">loss, nats a token</text>
-<text x="{_MARGIN - 6}" y="{_MARGIN + 4}" text-anchor="end">{high:.2f}</text>
-<text x="{_MARGIN - 6}" y="{bottom}" text-anchor="end">{low:.2f}</text>
-<text x="{_MARGIN}" y="{bottom + 18}">step 1</text>
-<text x="{right}" y="{bottom + 18}" text-anchor="end">{len(losses)}</text>
-</svg>
-"""
+    axes = (figure := Figure(figsize=(8.0, 3.0), layout="constrained")).subplots()
+    axes.plot([point.step for point in points], losses, color=COLOURS["rest"], linewidth=1)
+    part = len(losses) / len(course)
+    axes.plot([(place + 0.5) * part + 0.5 for place in range(len(course))], course, color=COLOURS["drafts"])
+    axes.set_xlabel("step", loc="right")
+    axes.set_title("loss, nats a token", loc="left")
+    with StringIO() as text:
+        figure.savefig(text, format="svg", metadata={"Date": None})
+        write_atomically(file, text.getvalue())

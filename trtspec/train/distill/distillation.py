@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from torch.nn import Module
 
-from trtspec.backends.recipes import load as load_recipe
-from trtspec.base.atomic import publish, remove, temporary, write_atomically
+from trtspec.backends.recipes import load
+from trtspec.base.atomic import publish, remove, temporary
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance, Progress
 from trtspec.measure.bench.result import Interval
@@ -25,9 +25,9 @@ from trtspec.pipeline.run.build_lock import only_build
 from trtspec.pipeline.run.records import FileDigests
 from trtspec.train.distill.acceptance import AcceptanceEstimate, Tally, change, measure
 from trtspec.train.distill.answers import Answers, Show, gather
-from trtspec.train.distill.curve import LossPoint, as_svg
+from trtspec.train.distill.curve import LossPoint, draw_losses
 from trtspec.train.distill.examples import examples_of
-from trtspec.train.distill.heads.student import HeadStudent
+from trtspec.train.distill.head import TrainedHead
 from trtspec.train.distill.model import TrainedDraft
 from trtspec.train.distill.pair import TrainingPair, read_pair, read_target
 from trtspec.train.distill.settings import DistillationOptions
@@ -40,7 +40,7 @@ RECORD = "distillation.json"
 _PACKAGES = ("torch", "transformers", "accelerate")
 
 
-class Student(Protocol):
+class TrainableDraft(Protocol):
     """A draft model or head that learns to predict its target.
 
     `files` are its inputs, which give each training its name. It proposes `longest` tokens in a round.
@@ -58,7 +58,7 @@ class Student(Protocol):
     def choices(
         self, folder: Path | None, answers: Sequence[RecordedAnswer], advance: Advance
     ) -> list[Sequence[Choices]]:
-        """Returns the choices for each answer, as `replay` takes them, of the student in a folder.
+        """Returns the choices for each answer, as `replay` takes them, of the draft in a folder.
 
         None means the one before the training. `advance` is called with 1 for each answer.
         """
@@ -117,33 +117,33 @@ def distill(
     for a model that was replaced meanwhile, and what the target raises.
     """
     read = read_target if wanted.head else read_pair
-    pair = read(load_recipe(wanted.recipe), watch)
+    pair = read(load(wanted.recipe), watch)
     with only_build(wanted.output):
         answers = gather(wanted, pair, show, watch)
         examples = examples_of(answers.learned, pair.tokenizer, wanted.settings.max_length)
-        student: Student
+        draft: TrainableDraft
         if wanted.head:
-            student = HeadStudent(pair, wanted.head, examples, wanted.settings.seed)
+            draft = TrainedHead(pair, wanted.head, examples, wanted.settings.seed)
         else:
             assert pair.draft
-            student = TrainedDraft(pair, pair.draft, temporary(wanted.output / "engine"))
+            draft = TrainedDraft(pair, pair.draft, temporary(wanted.output / "engine"))
         digests = FileDigests(wanted.output / ".trtspec" / "digests.json", watch)
-        digests.note(student.files)
-        made_of = {file.name: digests.of(file) for file in student.files}
+        digests.note(draft.files)
+        made_of = {file.name: digests.of(file) for file in draft.files}
         digests.save()
         digest = digest_of([made_of, [asdict(each) for each in examples], _settings(wanted)])
         training = wanted.output / f"training-{digest[:8]}"
-        before = _measured("acceptance before", student, None, answers, show)
+        before = _measured("acceptance before", draft, None, answers, show)
         made = temporary(wanted.folder)
         remove(made)
         with show("training", num_steps(len(examples), wanted.settings), "steps") as advance:
-            model = student.module()
+            model = draft.module()
             points = train(model, examples, wanted.settings, training, make_checkpoints(), advance)
-        write_atomically(training / "loss.svg", as_svg(points))
-        student.write(model, made)
+        draw_losses(points, training / "loss.svg")
+        draft.write(model, made)
         del model  # The measurement needs its memory.
-        after = _measured("acceptance after", student, made, answers, show)
-        result = Distilled(wanted.folder, training, pair, student.longest, answers, points, before, after)
+        after = _measured("acceptance after", draft, made, answers, show)
+        result = Distilled(wanted.folder, training, pair, draft.longest, answers, points, before, after)
         record = {
             **as_json(result, wanted),
             "made_of": made_of,
@@ -160,11 +160,11 @@ def _settings(wanted: DistillationOptions) -> dict[str, Any]:
 
 
 def _measured(
-    label: str, student: Student, folder: Path | None, answers: Answers, show: Show
+    label: str, draft: TrainableDraft, folder: Path | None, answers: Answers, show: Show
 ) -> AcceptanceEstimate | None:
     with show(label, len(answers.held_out), "answers") as advance:
-        said = student.choices(folder, answers.held_out, advance)
-    return measure(answers.held_out, said, student.longest)
+        said = draft.choices(folder, answers.held_out, advance)
+    return measure(answers.held_out, said, draft.longest)
 
 
 def as_json(result: Distilled, wanted: DistillationOptions) -> dict[str, Any]:

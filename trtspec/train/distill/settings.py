@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -10,11 +9,9 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from trtspec.train.distill.deployment import TargetDeployment
 
-HeadMethod = Literal["eagle3", "medusa"]
 DECAY = 0.8
 """The weight of a draft token relative to the one before it, as in EAGLE's trainer
-(`eagle/traineagle3/main.py`) and Medusa's paper (arXiv 2401.10774, section 2.2.1).
-"""
+(`eagle/traineagle3/main.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,7 @@ class TrainingSettings:
 class HeadSettings:
     """The shape of a head, and how it is trained."""
 
-    method: HeadMethod
+    method: Literal["eagle3"] = "eagle3"
     ttt_steps: int = 7
     """The number of consecutive tokens that EAGLE-3 is trained to propose from its own states:
 
@@ -48,16 +45,11 @@ class HeadSettings:
     """The number of the target's tokens that the head can propose: the most frequent ones of the answers.
     None is all.
     """
-    medusa_heads: int = 3
-    """The number of tokens that Medusa proposes (3 in its README)."""
 
 
-PUBLISHED: Mapping[HeadMethod, TrainingSettings] = {
-    "eagle3": TrainingSettings(epochs=20, learning_rate=1e-4),
-    "medusa": TrainingSettings(epochs=2, learning_rate=1e-3),
-}
-"""By method. EAGLE-3: the rate of SpecForge 0.2 (`config/schema.py`), the epochs of Speculators 0.9
-(`train/config/schema.py`); Medusa: its README. The small targets of tests need higher rates."""
+HEAD_TRAINING = TrainingSettings(epochs=20, learning_rate=1e-4)
+"""The rate of SpecForge 0.2 and the epochs of Speculators 0.9, by the `schema.py` of either.
+The small targets of tests need higher rates."""
 
 
 @dataclass(frozen=True, slots=True)

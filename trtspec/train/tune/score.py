@@ -154,11 +154,11 @@ def ratio(wholes: Sequence[float], parts: Sequence[float], relative_error: float
         return Interval(value, 0.0, math.inf)
     residuals = (y - value * x) / (1 - x / x.sum())
     own = math.sqrt((count - 1) / count * float((residuals**2).sum())) / float(y.sum()) if y.sum() else 0.0
-    width = math.exp(student(count - 1) * math.hypot(own, relative_error))
+    width = math.exp(t_quantile(count - 1) * math.hypot(own, relative_error))
     return Interval(value, value / width, value * width)
 
 
-def student(degrees: int) -> float:
+def t_quantile(degrees: int) -> float:
     """Returns the number of standard errors on either side of the mean, by Student's distribution.
 
     Cornish and Fisher's expansion about the normal one (Abramowitz and Stegun, 26.7.5), but for one and two

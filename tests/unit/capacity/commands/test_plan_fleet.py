@@ -65,14 +65,9 @@ def test_thousands_of_gpus_in_seconds(hub_cache: Path, recipe: Path) -> None:
     assert 1000 < drafts["gpus"] < plain["gpus"]
     for arm in (plain, drafts):
         assert arm["steady"]["time_to_first_token"] <= 1.0
-        assert arm["simulated"]["time_to_first_token"]["p95"] <= 1.05
-        assert arm["simulated"]["inter_token"]["p95"] <= 0.0525
-        slower = arm["simulated_if_slower"]
-        assert slower["factor"] == 1.03
-        assert slower["end_to_end"]["mean"] == pytest.approx(
-            1.03 * arm["simulated"]["end_to_end"]["mean"], rel=0.05
-        )
-        assert arm["simulated"]["end_to_end"]["mean"] == pytest.approx(arm["steady"]["end_to_end"], rel=0.1)
+        assert arm["steady"]["inter_token"] <= 0.05
+        fewer, more = arm["spread"]["replicas"]
+        assert fewer < arm["replicas"] < more
         # Little: requests at work are those that come in the time of one.
         present = arm["steady"]["texts"] + arm["steady"]["waiting"]
         assert present * arm["replicas"] == pytest.approx(1000 * arm["steady"]["end_to_end"], rel=0.05)
@@ -82,8 +77,6 @@ def test_thousands_of_gpus_in_seconds(hub_cache: Path, recipe: Path) -> None:
         )
         assert arm["store_traffic"] == arm["replicas"] * arm["bytes_of_a_replica"]
         assert arm["in_burst"]["replicas"] > 1.4 * arm["replicas"]
-        burst = arm["in_burst"]["simulated"]
-        assert burst["usual"]["time_to_first_token"]["p95"] > 5 * burst["peak"]["time_to_first_token"]["p95"]
     # The engines are what their checkpoints weigh: 405B of FP8, and a draft of 3.2B in 16 bits.
     assert plain["bytes_of_a_replica"] == pytest.approx(410e9, rel=0.02)
     assert drafts["bytes_of_a_replica"] - plain["bytes_of_a_replica"] == pytest.approx(7.2e9, rel=0.05)
@@ -93,14 +86,13 @@ def test_thousands_of_gpus_in_seconds(hub_cache: Path, recipe: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_seed_gives_the_same_page(hub_cache: Path) -> None:
-    args = (LARGE, "--rate", "3", "--workload", "synthetic:input=100,output=40")
-    first, again, other = (fleet(*args, "--seed", seed).stdout for seed in ("1", "1", "2"))
-    assert first == again != other
-    assert "its seed is 1" in first
-    assert "3 requests/s of 100 + 40 tokens on average; no bound on latencies" in first
-    assert "no price: write fleet: {price_per_gpu_hour: {h200: …}} in the recipe" in first
-    assert "drafts save" in first
+def test_the_page_says_what_it_assumes(hub_cache: Path, recipe: Path) -> None:
+    page = fleet(LARGE, "--rate", "3", "--workload", "synthetic:input=100,output=40").stdout
+    assert "3 requests/s of 100 + 40 tokens on average; no bound on latencies" in page
+    assert "no price: write fleet: {price_per_gpu_hour: {h200: …}} in the recipe" in page
+    assert "drafts save" in page
+    assert "(±10%)" in page
+    assert "a burst lasts 30 s, and an autoscaler's first replica is ready after" in fleet(recipe).stdout
 
 
 def test_bounds_that_no_fleet_keeps(hub_cache: Path, recipe: Path) -> None:
@@ -121,15 +113,6 @@ def test_a_draft_with_few_places_takes_none_of_those_without_it(hub_cache: Path,
     alone, found = told(LARGE, *args), told(few, *args)
     assert found["with_drafts"]["places"] == 2
     assert found["without_drafts"] == alone["without_drafts"]
-
-
-@pytest.mark.sweep
-def test_a_bound_that_the_simulation_misses_is_told(hub_cache: Path, recipe: Path) -> None:
-    bunched = recipe.read_text().replace("second: 1000", "second: 60\n  burstiness: 100")
-    recipe.write_text(bunched.replace("time_to_first_token_ms: 1000", "time_to_first_token_ms: 300"))
-    found = fleet(recipe)
-    assert found.exit_code == 0
-    assert "replicas still miss a bound" in found.stderr
 
 
 def test_no_rate_is_endless(hub_cache: Path) -> None:

@@ -7,7 +7,7 @@ from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 
-from trtspec.cli.terminal.output import Output, in_lines
+from trtspec.cli.terminal.output import Output, in_lines, out
 
 
 class Terminal(io.StringIO):
@@ -235,3 +235,20 @@ class TestNarrowTable:
             "the rest needs a run",
             "a command that is pasted stays whole",
         ]
+
+
+class BothForms:
+    """A result as commands have it."""
+
+    def tell(self) -> None:
+        out.result("for people")
+
+    def as_json(self) -> dict[str, str]:
+        return {"for": "machines"}
+
+
+def test_a_result_is_shown_in_one_of_its_two_forms(capsys: pytest.CaptureFixture[str]) -> None:
+    out.show(BothForms(), as_json=False)
+    assert capsys.readouterr().out == "for people\n"
+    out.show(BothForms(), as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"for": "machines"}

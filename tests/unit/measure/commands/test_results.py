@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.bench_result import result
 from trtspec.measure.bench.compare import compare
 from trtspec.measure.bench.result import Arms, BenchResult, BenchVerdict, Interval, OfferedLoad
-from trtspec.measure.commands.results import print_comparison, print_result
+from trtspec.measure.commands.results import ShownBench, ShownComparison
 
 
 def large() -> BenchResult:
@@ -31,7 +31,7 @@ def large() -> BenchResult:
 
 
 def test_a_result_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    print_result(large())
+    ShownBench(large()).tell()
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0] == large().verdict.words
@@ -55,7 +55,7 @@ def test_a_result_fits(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_comparison_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    print_comparison(compare(large(), large()))
+    ShownComparison(compare(large(), large())).tell()
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert ["1", "97.4", "97.4", "1.00x", "0.98", "-", "1.02", "1.93x", "1.93x"] in [
@@ -68,9 +68,9 @@ def test_what_is_not_known_is_a_dash(capsys: pytest.CaptureFixture[str]) -> None
     (level,) = found.levels
     figures = replace(level.arms.speculative, drafts=None, end_to_end=None)
     bare = replace(level, load=OfferedLoad("rate", 0.5), arms=Arms(figures), speedup=None)
-    print_result(
+    ShownBench(
         replace(found, levels=(bare,), verdict=BenchVerdict("nothing to compare with", "unmeasured"))
-    )
+    ).tell()
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["0.5", "-", "-", "279", "-", "-", "-", "0"] in rows
     assert rows[-1][-2:] == ["-", "-"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from trtspec.measure.commands.verified import verdict
+from trtspec.measure.commands.verify import verdict
 from trtspec.measure.verify.result import (
     Difference,
     DistributionTest,

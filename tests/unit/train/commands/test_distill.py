@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -56,19 +57,21 @@ def test_for_machines_and_with_a_recipe(words: tuple[object, ...], tmp_path: Pat
     assert trtspec("check", pair_recipe).returncode == 0
 
 
-def test_a_head_and_the_recipe_that_drafts_with_it(words: tuple[object, ...], tmp_path: Path) -> None:
+def test_a_head_and_the_recipe_that_drafts_with_it(
+    words: tuple[object, ...], tmp_path: Path, llama_folder: Callable[..., Path]
+) -> None:
+    llama_folder("target", num_hidden_layers=4)
     new = tmp_path / "new.yaml"
-    said = trtspec(*words, "--method", "medusa", "--medusa-heads", "2", "--recipe-out", new, "--json")
+    said = trtspec(*words, "--method", "eagle3", "--ttt-steps", "2", "--recipe-out", new, "--json")
 
     assert said.returncode == 0, said.stderr
     found = json.loads(said.stdout)
-    assert found["folder"] == str(tmp_path / "out" / "medusa")
-    changes = {"draft.model": "./out/medusa", "speculation.method": "medusa", "draft.dtype": None}
+    assert found["folder"] == str(tmp_path / "out" / "eagle3")
+    changes = {"draft.model": "./out/eagle3", "speculation.method": "eagle3", "draft.dtype": None}
     assert found["changes"] == changes, "a head has its target's"
-    assert found["num_draft_tokens"] == 2
-    assert load(new).recipe.speculation.method.kind == "medusa"
+    assert load(new).recipe.speculation.method.kind == "eagle3"
     checked = trtspec("check", new)
-    assert "draft: a head, medusa, medusa format" in checked.stdout
+    assert "draft: a head, eagle3, speculators format" in checked.stdout
     assert checked.returncode == 0, checked.stderr
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
-from trtspec.train.distill.curve import LossCurve, LossPoint, as_line, as_svg
+from trtspec.train.distill.curve import LossCurve, LossPoint, as_line, draw_losses
 
 FALLING = [LossPoint(step, 8 / step, 1e-3) for step in range(1, 101)]
 
@@ -18,13 +18,20 @@ def test_a_line_for_the_terminal() -> None:
     assert as_line([FALLING[0]]) == "8.000 ▁ 8.000"
 
 
-def test_a_picture() -> None:
-    root = ElementTree.fromstring(as_svg(FALLING))
-    lines = [line.get("points", "").split() for line in root.iter("{http://www.w3.org/2000/svg}polyline")]
-    assert [len(line) for line in lines] == [100, 20]
-    heights = [float(point.split(",")[1]) for point in lines[0]]
-    assert heights == sorted(heights)  # The axis points down.
-    ElementTree.fromstring(as_svg(FALLING[:1]))
+def test_the_picture_has_every_step_and_their_mean(tmp_path: Path) -> None:
+    draw_losses(FALLING, tmp_path / "loss.svg")
+    root = ElementTree.parse(tmp_path / "loss.svg").getroot()
+    paths = [
+        path.get("d", "") for path in root.iter("{http://www.w3.org/2000/svg}path") if path.get("clip-path")
+    ]
+    steps, course = (path.split("\n")[:-1] for path in paths if path.count("L") > 2)
+    for path in (steps, course):
+        heights = [float(point.split()[-1]) for point in path]
+        assert heights == sorted(heights)  # The axis points down.
+    texts = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"step", "loss, nats a token"} < texts
+    draw_losses(FALLING[:1], tmp_path / "one.svg")
+    ElementTree.parse(tmp_path / "one.svg")
 
 
 def test_the_file_begins_again_behind_a_checkpoint(tmp_path: Path) -> None:

@@ -25,10 +25,9 @@ from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head
 from trtspec.models.source import read_source
 from trtspec.train.distill.distillation import Distilled
-from trtspec.train.distill.heads.student import layer_of
+from trtspec.train.distill.head import layer_of
 from trtspec.train.distill.settings import (
     DistillationOptions,
-    HeadMethod,
     HeadSettings,
     TrainingSettings,
 )
@@ -69,11 +68,8 @@ def taught(tmp_path: Path, llama_folder: Callable[..., Path]) -> DistillationOpt
     )
 
 
-@pytest.mark.parametrize("method", ["eagle3", "medusa"])
-def test_acceptance_rises_on_answers_that_were_not_learned(
-    taught: DistillationOptions, run: Run, method: HeadMethod
-) -> None:
-    found = run(taught, head=HeadSettings(method, ttt_steps=3))
+def test_acceptance_rises_on_answers_that_were_not_learned(taught: DistillationOptions, run: Run) -> None:
+    found = run(taught, head=HeadSettings(ttt_steps=3))
 
     assert found.before
     assert found.after
@@ -81,13 +77,13 @@ def test_acceptance_rises_on_answers_that_were_not_learned(
     assert found.after.per_token.value > 0.4
     assert found.points[0].loss > 2 * found.points[-1].loss
     assert found.num_draft_tokens == 3
-    assert found.folder == taught.output / method
+    assert found.folder == taught.output / "eagle3"
     record = json.loads((found.folder / "distillation.json").read_text())
     assert record["settings"]["ttt_steps"] == 3
     assert record["acceptance"]["after"]["per_token"]["value"] == found.after.per_token.value
 
     head, target = read_head(found.folder), read_source(taught.recipe.parent / "target")
-    assert head.method == method
+    assert head.method == "eagle3"
     assert check_head(head, target) == []
     assert_replay(found, target.folder, head)
 
@@ -96,7 +92,6 @@ def assert_replay(found: Distilled, target: Path, head: HeadDescription) -> None
     """What was measured is what a head says that is asked round by round, each from the text alone."""
     model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
     tensors = load_file(next(head.folder.glob("*.safetensors")))
-    propose = eagle3_round if head.method == "eagle3" else medusa_round
     assert found.after
     accepted = reached = 0
     for answer in found.answers.held_out[:4]:
@@ -104,7 +99,7 @@ def assert_replay(found: Distilled, target: Path, head: HeadDescription) -> None
         while place < len(text) - 1:
             most = min(3, len(text) - place - 1)
             states = model(torch.tensor([text[: place - 1]]), output_hidden_states=True).hidden_states
-            draft = propose(head, tensors, states, text[:place], most)
+            draft = eagle3_round(head, tensors, states, text[:place], most)
             good = next((at for at in range(most) if draft[at] != text[place + at]), most)
             accepted, reached = accepted + good, reached + min(good + 1, most)
             place += good + 1
@@ -113,22 +108,6 @@ def assert_replay(found: Distilled, target: Path, head: HeadDescription) -> None
         sum(tally.accepted for tally in tallies),
         sum(tally.reached for tally in tallies),
     )
-
-
-def medusa_round(
-    head: HeadDescription,
-    tensors: dict[str, torch.Tensor],
-    states: tuple[torch.Tensor, ...],
-    text: list[int],
-    most: int,
-) -> list[int]:
-    last, found = states[-1][0, -1], []
-    for number in range(most):
-        own = last + F.silu(
-            F.linear(last, tensors[f"{number}.0.linear.weight"], tensors[f"{number}.0.linear.bias"])
-        )
-        found.append(int((tensors[f"{number}.1.weight"] @ own).argmax()))
-    return found
 
 
 def eagle3_round(
@@ -191,7 +170,7 @@ def eagle3_round(
 def test_a_killed_run_with_a_smaller_vocabulary_ends_as_if_it_had_not_been(
     taught: DistillationOptions, run: Run, tmp_path: Path
 ) -> None:
-    head = HeadSettings("eagle3", ttt_steps=2, draft_vocab_size=100)
+    head = HeadSettings(ttt_steps=2, draft_vocab_size=100)
     settings = replace(SETTINGS, epochs=2)
     whole = run(taught, head=head, settings=settings, output=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
@@ -207,20 +186,17 @@ def test_a_killed_run_with_a_smaller_vocabulary_ends_as_if_it_had_not_been(
     least = min(seen[token] for token in known)
     assert all(count <= least for token, count in seen.items() if token not in known)
     assert read_head(resumed.folder).draft_vocab_size == 100
-    again = HeadSettings("eagle3", ttt_steps=3, draft_vocab_size=100)
+    again = HeadSettings(ttt_steps=3, draft_vocab_size=100)
     assert run(taught, head=again, settings=settings).training != resumed.training
 
 
-@pytest.mark.parametrize("method", ["eagle3", "medusa"])
-def test_texts_that_are_shorter_than_a_draft(
-    taught: DistillationOptions, run: Run, tmp_path: Path, method: HeadMethod
-) -> None:
+def test_texts_that_are_shorter_than_a_draft(taught: DistillationOptions, run: Run, tmp_path: Path) -> None:
     short = [Recorded(f"short{n}", prompt_token_ids=(n,), answer_token_ids=(7,)) for n in range(10, 14)]
     for name, answers in (("few.jsonl", short[:2]), ("held_out.jsonl", short[2:])):
         append_recorded(tmp_path / name, answers)
     settings = replace(SETTINGS, epochs=1, batch_size=1)
     few = replace(taught, answers=tmp_path / "few.jsonl")
-    found = run(few, head=HeadSettings(method, ttt_steps=5), settings=settings)
+    found = run(few, head=HeadSettings(ttt_steps=5), settings=settings)
     assert found.before
     assert [tally.drafted for tally in found.before.tallies[-2:]] == [0, 0]
     assert len(found.points) == 2
@@ -231,7 +207,7 @@ def test_a_target_of_too_few_layers(
 ) -> None:
     llama_folder("target", num_hidden_layers=2)
     with pytest.raises(ModelError, match="has 2 layers, but an EAGLE-3 head reads the states after three"):
-        run(taught, head=HeadSettings("eagle3"))
+        run(taught, head=HeadSettings())
 
 
 @pytest.mark.parametrize(

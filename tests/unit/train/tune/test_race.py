@@ -13,7 +13,7 @@ from trtspec.forecast.speedup import RoundCosts, speedup
 from trtspec.train.tune.candidate import Candidate
 from trtspec.train.tune.outcome import outcome, why
 from trtspec.train.tune.race import FEWEST, CandidateResult, compare, run
-from trtspec.train.tune.score import ratio, student
+from trtspec.train.tune.score import ratio, t_quantile
 
 
 def test_the_speed_up_is_leviathans() -> None:
@@ -74,8 +74,8 @@ def test_what_answers_have_in_common_does_not_blur_a_comparison() -> None:
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 9, 30, 200])
-def test_student_is_scipys(degrees: int) -> None:
-    assert student(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=5e-3)
+def test_quantiles_of_students_t_are_scipys(degrees: int) -> None:
+    assert t_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=5e-3)
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:

@@ -10,9 +10,9 @@ import pytest
 from tests.chromium import PATH, Seen, Tab, look
 from tests.fakes.bench_result import result
 from trtspec.measure.bench.compare import compare
-from trtspec.measure.report.comparison import comparison_page
-from trtspec.measure.report.document import as_html
-from trtspec.measure.report.page import page
+from trtspec.measure.html.comparison import comparison_page
+from trtspec.measure.html.document import as_html
+from trtspec.measure.html.page import page
 
 pytestmark = pytest.mark.skipif(PATH is None, reason="needs Chromium")
 

@@ -10,8 +10,8 @@ import pytest
 from tests.fakes.bench_result import SPEEDUPS, acceptance, result
 from trtspec.measure.bench.compare import compare
 from trtspec.measure.bench.result import Arms, BenchResult, DraftFigures, OfferedLoad
-from trtspec.measure.report.comparison import comparison_page
-from trtspec.measure.report.document import as_html
+from trtspec.measure.html.comparison import comparison_page
+from trtspec.measure.html.document import as_html
 
 
 def tree(first: BenchResult, second: BenchResult) -> Element:

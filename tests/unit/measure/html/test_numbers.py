@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtspec.measure.report import numbers
+from trtspec.measure.html import numbers
 
 
 @pytest.mark.parametrize(

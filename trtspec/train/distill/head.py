@@ -1,14 +1,19 @@
-"""Trains a head on what its target computes, batch by batch; the target stays fixed."""
+"""Trains an EAGLE-3 head on what its target computes, and writes its folder; the target stays fixed.
+
+The folder has Speculators' format, which Speculators 0.9 and vLLM 0.32 read
+(`trtspec.models.heads.reading`).
+"""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig
 
@@ -18,11 +23,9 @@ from trtspec.base.roles import Role
 from trtspec.models.families import longrope
 from trtspec.models.heads.eagle3 import default_aux_layers
 from trtspec.models.heads.reading import read_head
-from trtspec.models.source import Source
+from trtspec.models.source import SINGLE, Source
+from trtspec.train.distill.eagle3 import TrainableEagle3
 from trtspec.train.distill.examples import Example
-from trtspec.train.distill.heads.eagle3 import Eagle3Student
-from trtspec.train.distill.heads.folder import write_eagle3, write_medusa
-from trtspec.train.distill.heads.medusa import MedusaStudent
 from trtspec.train.distill.model import Taught, Teacher
 from trtspec.train.distill.pair import TrainingPair
 from trtspec.train.distill.settings import HeadSettings
@@ -30,14 +33,14 @@ from trtspec.train.tune.answer import RecordedAnswer
 from trtspec.train.tune.forced import chosen_of
 from trtspec.train.tune.replay import SILENCE, Choices
 
-Net = Eagle3Student | MedusaStudent
+SPECULATORS = "0.9.0"
 
 
-class Learner(nn.Module):
+class HeadTraining(nn.Module):
     """The module that the trainer calls with a batch of examples for the loss. The target is no part of
     it."""
 
-    def __init__(self, head: Net, teach: Callable[[Tensor, Tensor], Taught], depth: int) -> None:
+    def __init__(self, head: TrainableEagle3, teach: Callable[[Tensor, Tensor], Taught], depth: int) -> None:
         super().__init__()
         self.head, self._teach, self._depth = head, teach, depth
 
@@ -47,7 +50,7 @@ class Learner(nn.Module):
         }
 
 
-class HeadStudent:
+class TrainedHead:
     """A new head for the target of a pair, which will learn these examples; raises ModelError."""
 
     def __init__(
@@ -55,7 +58,7 @@ class HeadStudent:
     ) -> None:
         self._pair, self._settings, self._seed = pair, settings, seed
         self._known = most_frequent(examples, pair.target.vocab_size, settings.draft_vocab_size)
-        self._aux_layers = aux_layers(pair.target) if settings.method == "eagle3" else ()
+        self._aux_layers = aux_layers(pair.target)
         self._teacher = Teacher(pair.target)
 
     @property
@@ -64,13 +67,10 @@ class HeadStudent:
 
     @property
     def longest(self) -> int:
-        wanted = self._pair.num_draft_tokens
-        return wanted if self._settings.method == "eagle3" else min(wanted, self._settings.medusa_heads)
+        return self._pair.num_draft_tokens
 
     def module(self) -> nn.Module:
-        is_medusa = self._settings.method == "medusa"
-        depth = self._settings.medusa_heads if is_medusa else self._settings.ttt_steps
-        return Learner(self._new(), self._teacher.teach, depth)
+        return HeadTraining(self._new(), self._teacher.teach, self._settings.ttt_steps)
 
     def choices(
         self, folder: Path | None, answers: Sequence[RecordedAnswer], advance: Advance
@@ -87,14 +87,10 @@ class HeadStudent:
         return said
 
     def write(self, module: nn.Module, folder: Path) -> None:
-        assert isinstance(module, Learner)
+        assert isinstance(module, HeadTraining)
         tensors, pair = module.head.state_dict(), self._pair
         location = pair.loaded.locations[Role.TARGET]
         verifier = str(location.resolve()) if isinstance(location, Path) else location
-        if self._settings.method == "medusa":
-            count = self._settings.medusa_heads
-            write_medusa(tensors, folder, count=count, target=pair.target, verifier=verifier)
-            return
         write_eagle3(
             tensors,
             folder,
@@ -105,21 +101,16 @@ class HeadStudent:
             num_draft_tokens=pair.num_draft_tokens,
         )
 
-    def _new(self) -> Net:
+    def _new(self) -> TrainableEagle3:
         """Returns the head before the training, the same each time."""
-        target = self._pair.target
         with torch.random.fork_rng():
             torch.manual_seed(self._seed)
-            net: Net
-            if self._settings.method == "medusa":
-                net = MedusaStudent(target.hidden_size, target.vocab_size, self._settings.medusa_heads)
-            else:
-                net = Eagle3Student(layer_of(target), self._aux_layers, self._known)
+            net = TrainableEagle3(layer_of(self._pair.target), self._aux_layers, self._known)
         net.begin(self._teacher.embedding, self._teacher.head)
         return net
 
     @torch.no_grad()
-    def _choices(self, net: Net, answer: RecordedAnswer) -> Sequence[Choices]:
+    def _choices(self, net: TrainableEagle3, answer: RecordedAnswer) -> Sequence[Choices]:
         """Returns the head's choices for an answer, one entry for each depth.
 
         In the round before the answer's first token the target has computed nothing, so the head proposes
@@ -161,7 +152,7 @@ def aux_layers(target: Source) -> tuple[int, ...]:
         found = 1, count // 2, count - 1
     if len(set(found)) < len(found):
         problem = f"has {count} layers, but an EAGLE-3 head reads the states after three of them"
-        raise ModelError(target.folder, problem, "use --method medusa, or train a draft model")
+        raise ModelError(target.folder, problem, "train a draft model")
     return found
 
 
@@ -188,3 +179,84 @@ def layer_of(target: Source) -> LlamaConfig:
         rope_scaling=dict(scaling) if scaling and not is_searched else None,
     )
     return config
+
+
+def write_eagle3(
+    tensors: dict[str, Tensor],
+    folder: Path,
+    *,
+    layer: LlamaConfig,
+    aux_layers: tuple[int, ...],
+    target: Source,
+    verifier: str,
+    num_draft_tokens: int,
+) -> None:
+    """Writes an EAGLE-3 head into a new folder, in its target's dtype; `verifier` is the target's name."""
+    config = {
+        "architectures": ["Eagle3DraftModel"],
+        "speculators_model_type": "eagle3",
+        "speculators_version": SPECULATORS,
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [
+                {
+                    "proposal_type": "greedy",
+                    "speculative_tokens": num_draft_tokens,
+                    "verifier_accept_k": 1,
+                    "accept_tolerance": 0.0,
+                }
+            ],
+            "verifier": {"name_or_path": verifier, "architectures": [target.architecture]},
+        },
+        "transformer_layer_config": _layer_section(layer),
+        "draft_vocab_size": len(tensors["lm_head.weight"]),
+        "eagle_aux_hidden_state_layer_ids": list(aux_layers),
+        "target_hidden_size": None,
+        "norm_before_residual": False,
+        "norm_before_fc": False,
+        "fc_norm": False,
+        "norm_output": False,
+        "embed_requires_grad": False,
+        "tie_word_embeddings": False,
+        "dtype": target.dtype,
+    }
+    _write(folder, config, tensors, target.dtype)
+
+
+def _layer_section(layer: LlamaConfig) -> dict[str, Any]:
+    """Returns the configuration of the head's one layer in transformers' keys."""
+    return {
+        "model_type": "llama",
+        "vocab_size": layer.vocab_size,
+        "hidden_size": layer.hidden_size,
+        "intermediate_size": layer.intermediate_size,
+        "num_hidden_layers": 1,
+        "num_attention_heads": layer.num_attention_heads,
+        "num_key_value_heads": layer.num_key_value_heads,
+        "head_dim": layer.head_dim,
+        "hidden_act": layer.hidden_act,
+        "rms_norm_eps": layer.rms_norm_eps,
+        "max_position_embeddings": layer.max_position_embeddings,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": False,
+        # The first is transformers 4's key, the second transformers 5's.
+        "rope_theta": layer.rope_theta,
+        "rope_scaling": layer.rope_scaling,
+        "rope_parameters": {
+            **(layer.rope_scaling or {"rope_type": "default"}),
+            "rope_theta": layer.rope_theta,
+        },
+    }
+
+
+def _write(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor], dtype: str) -> None:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    own = getattr(torch, dtype)
+    stored = {
+        name: tensor.detach().to("cpu", own if tensor.is_floating_point() else None).contiguous()
+        for name, tensor in tensors.items()
+    }
+    save_file(stored, folder / SINGLE, metadata={"format": "pt"})

@@ -8,7 +8,7 @@ from math import floor
 
 from trtspec.measure.bench.compare import BenchComparison
 from trtspec.measure.bench.result import ArmFigures, BenchResult, DraftFigures, OfferedLoad
-from trtspec.measure.report.plot import Axis, of_loads
+from trtspec.measure.html.plot import Loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,7 @@ class MeasuredArms:
         return "streams" if self.loads[0].kind == "streams" else "asked/s", self.label
 
     @property
-    def axis(self) -> tuple[str, Axis]:
-        """The axis of loads with its title."""
+    def axis(self) -> Loads:
         return axis_of(self.loads)
 
     def change(self, values: Sequence[float]) -> float | None:
@@ -98,10 +97,11 @@ def cells(load: OfferedLoad, arm: ReportArm) -> tuple[str, str]:
     return f"{load.value:g}", arm.short
 
 
-def axis_of(loads: Sequence[OfferedLoad]) -> tuple[str, Axis]:
-    """Returns the axis of loads with its title; there is at least one."""
-    title = "streams at once" if loads[0].kind == "streams" else "requests a second"
-    return title, of_loads([load.value for load in loads], "{:g}".format)
+def axis_of(loads: Sequence[OfferedLoad]) -> Loads:
+    """Returns the axis of loads, of which there is at least one."""
+    is_streams = loads[0].kind == "streams"
+    title = "streams at once" if is_streams else "requests a second"
+    return Loads(title, tuple(sorted(load.value for load in loads)), is_streams)
 
 
 def between(loads: Sequence[OfferedLoad], value: float) -> str:

@@ -105,7 +105,7 @@ def write_report(page: Page, file: Path) -> Path:
 
 def as_html(page: Page) -> str:
     """Returns the whole file. Everything from a result is escaped."""
-    here = files("trtspec.measure.report")
+    here = files("trtspec.measure.html")
     environment = Environment(autoescape=True, trim_blocks=True)
     template = environment.from_string(here.joinpath("page.html.j2").read_text(encoding="utf-8"))
     style = Markup(here.joinpath("style.css").read_text(encoding="utf-8"))  # noqa: S704

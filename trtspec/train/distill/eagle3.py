@@ -80,7 +80,7 @@ class Eagle3Layer(nn.Module):
         return states + self.mlp(self.post_attention_layernorm(states))  # type: ignore[no-any-return]
 
 
-class Eagle3Student(nn.Module):
+class TrainableEagle3(nn.Module):
     """A head of one layer that reads the target's states after `aux_layers`.
 
     `known` are the target's tokens that it can propose, ascending; None for all.

@@ -3,15 +3,84 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timezone
 
+from trtspec.base.units import gib
 from trtspec.measure.bench.result import BenchResult
-from trtspec.measure.report import drafts, requests, speed
-from trtspec.measure.report.document import Page, Tile
-from trtspec.measure.report.drafts import by_category, per_token, whole
-from trtspec.measure.report.facts import facts, when
-from trtspec.measure.report.latency import latencies
-from trtspec.measure.report.measured import ReportArm, at_most, between, of_result
-from trtspec.measure.report.numbers import duration, interval, percent, plain, times
+from trtspec.measure.html import sections
+from trtspec.measure.html.arms import ReportArm, at_most, between, of_result
+from trtspec.measure.html.document import Page, Tile
+from trtspec.measure.html.numbers import duration, interval, percent, plain, times
+from trtspec.measure.html.sections import by_category, in_words, latencies, per_token, whole
+
+Facts = tuple[tuple[str, str], ...]
+
+_PLAIN_BY = {
+    "request": "the same server, asked for num_draft_tokens 0",
+    "baseline": "another server",
+    "none": "not measured",
+}
+
+
+def facts(result: BenchResult) -> tuple[tuple[str, Facts], ...]:
+    """Returns groups of names and values, without unknown values."""
+    server, model, workload = result.server, result.model, result.workload
+    settings, machine = result.settings, result.machine
+    without = _PLAIN_BY[server.plain_by]
+    groups: dict[str, dict[str, object]] = {
+        "Server and model": {
+            "address": server.url,
+            "API": {"triton": "Triton's", "openai": "OpenAI's"}[server.api],
+            "software": server.software,
+            "without drafts": f"{without}, {server.baseline_url}" if server.baseline_url else without,
+            "model": model.name,
+            "recipe": model.recipe,
+            "target": model.target,
+            "draft": model.draft,
+            "K of the server": model.num_draft_tokens,
+        },
+        "Workload": {
+            "workload": workload.name,
+            "source": workload.source,
+            "prompts": f"{workload.prompts:,}",
+            "categories": ", ".join(f"{name or '(none)'} {n}" for name, n in workload.categories.items()),
+            "digest": workload.digest,
+        },
+        "Settings": {
+            "started": when(settings.started),
+            "trtspec": settings.version,
+            "load by": settings.load_generator,
+            "pairs of blocks": f"{settings.pairs}, of {settings.block_requests} requests each",
+            "warm-up": f"{settings.warm_up} requests",
+            "longest answer": f"{settings.max_tokens} tokens",
+            "temperature": f"{settings.temperature:g}",
+            "seed": settings.seed,
+            "chat": "yes" if settings.chat else "no",
+            "K asked for": settings.num_draft_tokens,
+            "intervals": f"{percent(settings.confidence)} confidence",
+            "latency target": in_words(settings.targets),
+        },
+        "Machine that measured": {
+            "processor": f"{machine.processor}, {machine.cores} cores",
+            "memory": gib(machine.memory),
+            "GPUs": ", ".join(machine.gpus) or "none",
+            "system": machine.system,
+            "Python": machine.python,
+        },
+    }
+    return tuple(
+        (name, tuple((fact, str(value)) for fact, value in group.items() if value not in (None, "")))
+        for name, group in groups.items()
+    )
+
+
+def when(started: str) -> str:
+    """Returns an ISO 8601 time as day and minute, 2026-11-22 20:15 UTC; other text unchanged."""
+    try:
+        return f"{datetime.fromisoformat(started).astimezone(timezone.utc):%Y-%m-%d %H:%M} UTC"
+    except ValueError:
+        return started
+
 
 GOOD, POOR = 0.6, 0.5
 """Conditional acceptance of a draft token: the value to aim for, and the value below which drafts may not
@@ -23,16 +92,16 @@ TONES = {"on": "good", "up_to": "mixed", "off": "bad", "undecided": "open", "unm
 
 def page(result: BenchResult) -> Page:
     """Returns the report of a result, which has at least one level."""
-    measured, gain = of_result(result), speed.gain_of(result)
-    sections = (
-        speed.throughput(measured, gain),
+    measured, gain = of_result(result), sections.gain_of(result)
+    parts = (
+        sections.throughput(measured, gain),
         *latencies(measured),
-        requests.goodput(measured, result.settings.targets),
-        drafts.acceptance(measured),
-        drafts.categories(measured),
-        requests.rounds(measured),
-        requests.server(measured),
-        requests.counts(measured),
+        sections.goodput(measured, result.settings.targets),
+        sections.acceptance(measured),
+        sections.categories(measured),
+        sections.rounds(measured),
+        sections.server(measured),
+        sections.counts(measured),
     )
     model, words = result.model, result.verdict.words
     pair = f"{model.target} drafted by {model.draft}" if model.target and model.draft else model.target
@@ -44,9 +113,9 @@ def page(result: BenchResult) -> Page:
         verdict=headline(result),
         because=words[:1].upper() + words[1:] + ("" if words.endswith((".", "!", "?")) else "."),
         advice=advice(result),
-        hero=speed.gain_plot(gain) or speed.speed_plot(measured),
+        hero=sections.gain_plot(gain) or sections.speed_plot(measured),
         tiles=tuple(_tiles(result)),
-        sections=tuple(section for section in sections if section),
+        sections=tuple(section for section in parts if section),
         facts=facts(result),
         command=result.settings.command,
         warnings=warnings(result),
@@ -68,9 +137,9 @@ def _tiles(result: BenchResult) -> Iterator[Tile]:
         beside = f"{duration(other.p50)} without drafts" if other else "in the median"
         yield Tile(f"First text at {first.load}", duration(ours.time_to_first_token.p50), beside)
     measured = of_result(result)
-    if found := drafts.whole(measured.arms[0]):
+    if found := sections.whole(measured.arms[0]):
         words = f"of all drafted {percent(found.rate)}; {plain(found.tokens_per_verification)} tokens a round"
-        yield Tile("Acceptance of a token", percent(drafts.per_token(found)), words)
+        yield Tile("Acceptance of a token", percent(sections.per_token(found)), words)
     asked = sum(figures.requests for _, _, figures in measured.each())
     failed = sum(figures.failed for _, _, figures in measured.each())
     yield Tile("Requests failed", f"{failed:,}", f"of {asked:,}")

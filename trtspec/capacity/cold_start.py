@@ -1,64 +1,14 @@
-"""Makes the replicas of a plan, with drafts and without, and computes how long they take to start; pure."""
+"""Computes how long replicas take to start; pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from trtspec.base.roles import Role
 from trtspec.base.units import three_digits
-from trtspec.capacity.tempo import Replica, Tempo
-from trtspec.checkpoint.convert import rank_sizes
-from trtspec.pipeline.plan.memory import budget_of
-from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
 from trtspec.pipeline.store.store import THREADS
-from trtspec.recipe import gpus
 from trtspec.recipe.fleet import Start
 
 _GB = 10**9
-
-
-@dataclass(frozen=True, slots=True)
-class EngineBytes:
-    """Bytes of the engines: of all, and of those on the fullest GPU."""
-
-    whole: int
-    fullest: int
-
-
-def replica(resolved: Resolved, tempo: Tempo, *, has_drafts: bool) -> Replica:
-    """Returns a server of a plan; one without drafts can use the draft's memory and GPUs."""
-    engines, options = _engines(resolved, has_drafts), resolved.target.options
-    placed, hardware = resolved.placement, resolved.loaded.recipe.hardware
-    used = {*placed.target, *(placed.draft if has_drafts else ())}
-    # A replica on a CPU has no plan of memory.
-    gpu = None if resolved.target.runner.is_embedded else gpus.GPUS.get(hardware.gpu)
-    return Replica(
-        tempo,
-        places=min(engine.options.max_batch_size for engine in engines.values()),
-        kv_tokens=budget_of(gpu, engines, hardware.count).tokens if gpu else None,
-        longest_draft=options.max_draft_len if has_drafts else 0,
-        most_rows=options.max_num_tokens,
-        gpus=1 if hardware.gpu == gpus.NONE else len(used),
-    )
-
-
-def weight(resolved: Resolved, *, has_drafts: bool) -> EngineBytes:
-    """Returns the bytes of the engines, which are nearly those of their checkpoints."""
-    sizes: dict[int, int] = {}
-    for role, engine in _engines(resolved, has_drafts).items():
-        ranks = rank_sizes(engine.model.source, engine.checkpoint, engine.draft_inside)
-        places: Sequence[int] = resolved.placement.of(role) or range(len(ranks))
-        for place, size in zip(places, ranks, strict=False):
-            sizes[place] = sizes.get(place, 0) + size
-    return EngineBytes(sum(sizes.values()), max(sizes.values()))
-
-
-def _engines(resolved: Resolved, has_drafts: bool) -> dict[Role, EnginePlan]:
-    if has_drafts:
-        return dict(resolved.engines)
-    target = resolved.target
-    return {Role.TARGET: replace(target, options=replace(target.options, max_draft_len=0))}
 
 
 @dataclass(frozen=True, slots=True)

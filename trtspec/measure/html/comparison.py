@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 from trtspec.measure.bench.compare import BenchComparison
 from trtspec.measure.bench.result import BenchResult
-from trtspec.measure.report import drafts, requests, speed
-from trtspec.measure.report.document import Page, ReportSection, Table, Tile
-from trtspec.measure.report.facts import Facts, facts, when
-from trtspec.measure.report.latency import latencies
-from trtspec.measure.report.measured import of_comparison
-from trtspec.measure.report.numbers import interval, percent, plain, times
-from trtspec.measure.report.speed import Gain, Ratio
+from trtspec.measure.html import sections
+from trtspec.measure.html.arms import of_comparison
+from trtspec.measure.html.document import Page, ReportSection, Table, Tile
+from trtspec.measure.html.numbers import interval, percent, plain, times
+from trtspec.measure.html.page import Facts, facts, when
+from trtspec.measure.html.sections import Gain, Ratio, latencies
 
 
 def comparison_page(comparison: BenchComparison) -> Page:
@@ -22,16 +21,16 @@ def comparison_page(comparison: BenchComparison) -> Page:
     gain = Gain("B over A", "above 1x B is faster, below A", first.settings.confidence, ratios)
     same_targets = first.settings.targets == second.settings.targets
     name, other = (result.model.recipe or result.model.name for result in (first, second))
-    sections = (
-        speed.throughput(measured, gain),
+    parts = (
+        sections.throughput(measured, gain),
         _speedups(comparison),
         *latencies(measured),
-        requests.goodput(measured, first.settings.targets) if same_targets else None,
-        drafts.acceptance(measured),
-        drafts.categories(measured),
-        requests.rounds(measured),
-        requests.server(measured),
-        requests.counts(measured),
+        sections.goodput(measured, first.settings.targets) if same_targets else None,
+        sections.acceptance(measured),
+        sections.categories(measured),
+        sections.rounds(measured),
+        sections.server(measured),
+        sections.counts(measured),
         _differing(first, second),
     )
     return Page(
@@ -47,9 +46,9 @@ def comparison_page(comparison: BenchComparison) -> Page:
             "these numbers too.",
         ),
         advice_title="To judge it by",
-        hero=speed.gain_plot(gain) or speed.speed_plot(measured),
+        hero=sections.gain_plot(gain) or sections.speed_plot(measured),
         tiles=tuple(_tiles(comparison)),
-        sections=tuple(section for section in sections if section),
+        sections=tuple(section for section in parts if section),
         facts=_same(first, second),
         warnings=tuple(f"They differ: {difference}." for difference in comparison.differences),
     )
@@ -102,9 +101,9 @@ def _tiles(comparison: BenchComparison) -> Iterator[Tile]:
     if row.first.speedup or row.second.speedup:
         other, beside = times(row.second.speedup), f"of B; {times(row.first.speedup)} of A"
         yield Tile(f"Speed-up by drafts at {row.load}", other, beside)
-    shares = [drafts.whole(arm) for arm in of_comparison(comparison).arms]
+    shares = [sections.whole(arm) for arm in of_comparison(comparison).arms]
     if any(shares):
-        one, other = (percent(drafts.per_token(share) if share else None) for share in shares)
+        one, other = (percent(sections.per_token(share) if share else None) for share in shares)
         yield Tile("Acceptance of a token", other, f"of B; {one} of A")
 
 
