@@ -174,7 +174,7 @@ class ShownRollout:
     recipe: Path
 
     def tell(self) -> None:
-        state, since = self.view.record.state, self.view.standing.since
+        state, since = self.view.record.state, self.view.record.since
         here = steps.name_of(state)
         out.result(f"{self.view.model} is at step {here}" + (f" since {since}" if since else ""))
         names = [step.name for step in steps.STEPS]
