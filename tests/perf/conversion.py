@@ -27,8 +27,7 @@ import numpy as np
 
 from trtspec.checkpoint.calibration import Amax, CalibratedRanges
 from trtspec.checkpoint.convert import convert
-from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.mapping import Mapping
+from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
 from trtspec.checkpoint.verify import verify
 from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
 from trtspec.models.families import FAMILIES

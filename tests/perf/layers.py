@@ -31,7 +31,7 @@ from tests.perf.chats import OTHER, QUOTING
 from tests.perf.pair import Run, machine, measure, rate, ratio, run_build
 from trtspec.base.own_prompts import OWN
 from trtspec.checkpoint.calibrate.model import load_model, quiet_transformers
-from trtspec.checkpoint.calibrate.tokens import Encoder
+from trtspec.checkpoint.calibrate.texts import Encoder
 from trtspec.checkpoint.layers.choose import Said, Skipping, search
 from trtspec.checkpoint.layers.chosen import best_round, write_model
 from trtspec.models.layers import of_layers, spread

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 
 from trtspec.base.findings import Finding
 from trtspec.checkpoint.blueprint import Blueprint, draw
-from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.mapping import Mapping
+from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
 from trtspec.methods.method import Method
 from trtspec.models.families.family import FamilyTensor
 from trtspec.models.heads.head import HeadDescription

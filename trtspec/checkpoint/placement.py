@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
-from trtspec.checkpoint.mapping import Mapping
+from trtspec.checkpoint.convert_options import Mapping
 from trtspec.models.families.family import FamilyTensor, Split, TensorPart
 from trtspec.models.sizes import Sizes
 

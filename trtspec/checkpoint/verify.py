@@ -16,12 +16,11 @@ import numpy as np
 
 from trtspec.base.errors import TensorError
 from trtspec.base.threads import in_threads
-from trtspec.checkpoint.blueprint import Blueprint
+from trtspec.checkpoint.blueprint import Blueprint, shape_of
 from trtspec.checkpoint.cast import Caster
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.inside import DraftInside, draw_whole
 from trtspec.checkpoint.reader import Reader, chunks
-from trtspec.checkpoint.scales import shape_of
 from trtspec.models.families.family import FamilyTensor, Split, TensorPart
 from trtspec.models.source import Source, Tensor, read_header, read_json
 

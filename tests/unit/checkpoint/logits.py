@@ -9,8 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from trtspec.backends.torch.builder import build
 from trtspec.checkpoint.convert import convert
-from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.mapping import Mapping
+from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
 from trtspec.checkpoint.verify import verify
 from trtspec.models.layers import of_layers
 from trtspec.models.source import read_source

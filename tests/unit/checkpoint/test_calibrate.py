@@ -17,7 +17,7 @@ from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions, calibrate
 from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
 from trtspec.checkpoint.calibrate.model import load_model
 from trtspec.checkpoint.calibrate.quality import measure, worries
-from trtspec.checkpoint.calibrate.tokens import Encoder, batches
+from trtspec.checkpoint.calibrate.texts import Encoder, batches
 from trtspec.checkpoint.calibration import CalibratedRanges
 from trtspec.models.families import family_of
 from trtspec.models.source import read_source

@@ -11,8 +11,7 @@ import torch
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Finding
 from trtspec.checkpoint.convert import convert
-from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.mapping import Mapping, misfit
+from trtspec.checkpoint.convert_options import ConvertOptions, Mapping, misfit
 from trtspec.models.source import read_source
 
 

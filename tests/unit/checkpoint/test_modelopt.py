@@ -23,8 +23,7 @@ from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
 from trtspec.checkpoint.calibrate.model import load_model
 from trtspec.checkpoint.calibration import CalibratedRanges
 from trtspec.checkpoint.convert import convert
-from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.mapping import Mapping
+from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
 from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.source import read_source
 

@@ -15,10 +15,9 @@ from transformers import PreTrainedModel
 from tests.fakes.engine_dir import case, tiny_model
 from tests.fakes.modelopt import calibrate, export, export_hugging_face
 from trtspec.base.errors import ModelError
+from trtspec.checkpoint.blueprint import read_prequantized
 from trtspec.checkpoint.convert import convert
-from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.mapping import Mapping
-from trtspec.checkpoint.prequantized import read_prequantized
+from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
 from trtspec.models.families import FAMILIES
 from trtspec.models.source import Scheme, read_source
 

@@ -14,8 +14,7 @@ from trtspec.checkpoint import convert as convert_module
 from trtspec.checkpoint import verify as verify_module
 from trtspec.checkpoint.calibration import Amax, CalibratedRanges
 from trtspec.checkpoint.convert import checkpoint_size, convert
-from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.mapping import Mapping
+from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
 from trtspec.checkpoint.verify import verify
 from trtspec.models.source import Source, read_source
 

@@ -19,8 +19,7 @@ from trtspec.base.errors import ModelError
 from trtspec.checkpoint import convert as module
 from trtspec.checkpoint.calibration import Amax, CalibratedRanges
 from trtspec.checkpoint.convert import convert
-from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.mapping import Mapping
+from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
 from trtspec.checkpoint.verify import verify
 from trtspec.models.source import read_source
 

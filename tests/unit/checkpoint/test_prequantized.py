@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 
 from tests.unit.checkpoint.fp8_folders import ARGUMENTS, AUTO_FP8, COMPRESSED_TENSORS, quantize, save
 from trtspec.base.errors import ModelError, TensorError
+from trtspec.checkpoint.blueprint import read_prequantized
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.prequantized import read_prequantized
 from trtspec.models.families import family_of
 from trtspec.models.source import Scheme, read_scheme, read_source
 from trtspec.pipeline.inspection.folder import inspect

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from trtspec.base.errors import ModelError
+from trtspec.checkpoint.blueprint import scales_of, shape_of, to_scale
 from trtspec.checkpoint.calibration import Amax, CalibratedRanges
-from trtspec.checkpoint.scales import scales_of, shape_of, to_scale
 from trtspec.models.families.family import FamilyTensor, TensorPart
 
 

@@ -19,8 +19,7 @@ import pytest
 from pyarrow import parquet
 
 from trtspec.base.errors import DatasetError
-from trtspec.checkpoint.calibrate.dataset import find_dataset
-from trtspec.checkpoint.calibrate.texts import choose, read_texts
+from trtspec.checkpoint.calibrate.texts import choose, find_dataset, read_texts
 
 TEXTS = ["one", "zwei \u00fc", "three"]
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
@@ -117,7 +116,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SCRIPT = """
 import sys
 from pathlib import Path
-from trtspec.checkpoint.calibrate.dataset import find_dataset
+from trtspec.checkpoint.calibrate.texts import find_dataset
 from trtspec.checkpoint.calibrate.texts import read_texts
 from trtspec.base.errors import TrtspecError
 for name in sys.argv[1:]:

@@ -15,8 +15,7 @@ from tests.unit.checkpoint.test_placement import calibration_of
 from trtspec.base.errors import ModelError, TensorError
 from trtspec.checkpoint import verify as module
 from trtspec.checkpoint.convert import checkpoint_size, convert
-from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.mapping import Mapping
+from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
 from trtspec.checkpoint.verify import verify
 from trtspec.models.source import Source, read_source
 

@@ -14,8 +14,7 @@ from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.base.units import three_digits
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
-from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.mapping import misfit
+from trtspec.checkpoint.convert_options import ConvertOptions, misfit
 from trtspec.methods.method import AT_ONCE
 from trtspec.methods.table import METHODS
 from trtspec.models.families import FAMILIES, family_of

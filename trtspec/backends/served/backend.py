@@ -21,7 +21,7 @@ from trtspec.base.findings import Finding, errors
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.mapping import Mapping as RankMapping
+from trtspec.checkpoint.convert_options import Mapping as RankMapping
 from trtspec.methods.method import TRANSLATES
 from trtspec.models.families import longrope
 from trtspec.models.heads.head import HeadDescription

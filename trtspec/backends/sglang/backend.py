@@ -14,8 +14,7 @@ from trtspec.backends.backend import Unsupported
 from trtspec.backends.served.backend import ONE_SOURCE, MtpSupport, ServerBackend
 from trtspec.backends.served.inputs import LaunchInputs, ServerRelease
 from trtspec.backends.sglang.flags import FLAGS, LONGER, TOOL
-from trtspec.backends.sglang.launch import ADAPTIVE, ADAPTIVE_FILE, FILE, arguments
-from trtspec.backends.sglang.tree import TOPK, misplaced, tree_of
+from trtspec.backends.sglang.launch import ADAPTIVE, ADAPTIVE_FILE, FILE, TOPK, arguments, misplaced, tree_of
 from trtspec.base.findings import Finding
 from trtspec.methods.method import AT_ONCE, TRANSLATES
 from trtspec.pipeline.plan.resolved import Chooser

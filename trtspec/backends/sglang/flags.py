@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trtspec.backends.sglang.launch import ADAPTIVE, ADAPTIVE_FILE, METHODS, STEPWISE, TOKENS
-from trtspec.backends.sglang.tree import TOPK, tree
+from trtspec.backends.sglang.launch import ADAPTIVE, ADAPTIVE_FILE, METHODS, STEPWISE, TOKENS, TOPK, tree
 from trtspec.recipe.gpus import GpuProduct
 from trtspec.recipe.migration.command import Option, Syntax, names_in, options
 from trtspec.recipe.migration.drafts import LENGTH, METHOD, MODEL, carry, draft_reading

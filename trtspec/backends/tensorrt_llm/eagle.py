@@ -17,9 +17,8 @@ from trtspec.backends.tensorrt_llm.tree import TreeInside, choices, fitted
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Finding
 from trtspec.checkpoint.blueprint import Blueprint, draw
-from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.mapping import Mapping as RankMapping
-from trtspec.checkpoint.mapping import misfit
+from trtspec.checkpoint.convert_options import ConvertOptions, misfit
+from trtspec.checkpoint.convert_options import Mapping as RankMapping
 from trtspec.methods.method import Method
 from trtspec.models.families import decoder
 from trtspec.models.families.family import FamilyTensor, Split, TensorPart

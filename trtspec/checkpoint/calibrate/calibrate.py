@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from trtspec.base.errors import DatasetError, ModelError
 from trtspec.base.progress import Advance
+from trtspec.checkpoint.blueprint import check_finite, check_tensors, check_tied_head
 from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
 from trtspec.checkpoint.calibrate.model import device_of, load_model, quiet_transformers
 from trtspec.checkpoint.calibrate.quality import measure
-from trtspec.checkpoint.calibrate.texts import choose, read_texts
-from trtspec.checkpoint.calibrate.tokens import Encoder, batches, encode
+from trtspec.checkpoint.calibrate.texts import Encoder, batches, choose, encode, read_texts
 from trtspec.checkpoint.calibration import CalibratedRanges, check_amax
-from trtspec.checkpoint.inventory import check_finite, check_tensors, check_tied_head
 from trtspec.models.families import family_of
 from trtspec.models.source import Source, Tensor
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
+from trtspec.checkpoint.blueprint import QKV, scales_of
 from trtspec.checkpoint.calibration import Amax, CalibratedRanges
 from trtspec.checkpoint.cast import FP8_MAX
-from trtspec.checkpoint.scales import QKV, scales_of
 from trtspec.models.families.family import FamilyTensor
 
 if TYPE_CHECKING:

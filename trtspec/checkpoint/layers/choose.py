@@ -29,8 +29,7 @@ from trtspec.base.errors import DatasetError
 from trtspec.base.own_prompts import OWN
 from trtspec.base.progress import Advance
 from trtspec.checkpoint.calibrate.model import device_of, load_model, quiet_transformers
-from trtspec.checkpoint.calibrate.texts import Text, choose, read_texts
-from trtspec.checkpoint.calibrate.tokens import Encoder, encode
+from trtspec.checkpoint.calibrate.texts import Encoder, Text, choose, encode, read_texts
 from trtspec.checkpoint.layers.chosen import ChosenLayers
 from trtspec.models.layers import spread
 from trtspec.models.source import Source

@@ -16,9 +16,9 @@ from typing import Any
 from trtspec.backends.table import backend_named
 from trtspec.base.errors import EngineError, ModelError
 from trtspec.base.findings import Finding, Severity, note
-from trtspec.checkpoint import mapping as ranks
+from trtspec.checkpoint import convert_options as ranks
 from trtspec.checkpoint.cast import DTYPES, FP8
-from trtspec.checkpoint.mapping import misfit
+from trtspec.checkpoint.convert_options import misfit
 from trtspec.checkpoint.placement import EMBEDDING, Placed, place
 from trtspec.models.families import FAMILIES
 from trtspec.models.families.family import shapes

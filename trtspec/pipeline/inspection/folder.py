@@ -15,9 +15,8 @@ from typing import Any
 
 from trtspec.base.errors import ModelError, TensorError
 from trtspec.base.findings import Finding, Severity, errors, note, ok
+from trtspec.checkpoint.blueprint import Prequantized, check_tensors, read_prequantized
 from trtspec.checkpoint.cast import FP8
-from trtspec.checkpoint.inventory import check_tensors
-from trtspec.checkpoint.prequantized import Prequantized, read_prequantized
 from trtspec.models.download import cached_folder
 from trtspec.models.families import family_of
 from trtspec.models.heads.check import check_head

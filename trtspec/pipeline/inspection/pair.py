@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from trtspec.backends.backend import Backend
 from trtspec.base.findings import Finding, Severity
 from trtspec.base.roles import Role
-from trtspec.checkpoint.inventory import check_tensors
+from trtspec.checkpoint.blueprint import check_tensors
 from trtspec.models.families import family_of
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import HeadDescription

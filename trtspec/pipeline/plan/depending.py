@@ -8,8 +8,8 @@ from dataclasses import replace
 from trtspec.backends.backend import Backend
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.convert_options import Mapping as RankMapping
 from trtspec.checkpoint.layers.choose import SearchOptions
-from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.models.families import family_of
 from trtspec.models.source import Source
 from trtspec.pipeline.engine.engine_options import BuildOptions

@@ -15,7 +15,7 @@ from trtspec.base.digest import digest_of
 from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
-from trtspec.checkpoint.calibrate.dataset import Dataset, find_dataset
+from trtspec.checkpoint.calibrate.texts import Dataset, find_dataset
 from trtspec.models.download import (
     cached_folder,
     check_access,

@@ -19,8 +19,8 @@ from trtspec.backends.recipes import runner_of
 from trtspec.base.roles import Role
 from trtspec.checkpoint.cast import DTYPES
 from trtspec.checkpoint.convert import checkpoint_size
-from trtspec.checkpoint.mapping import Mapping as RankMapping
-from trtspec.checkpoint.mapping import misfit
+from trtspec.checkpoint.convert_options import Mapping as RankMapping
+from trtspec.checkpoint.convert_options import misfit
 from trtspec.forecast.outlook import best, break_even
 from trtspec.forecast.rules import Expected, MeasuredRun, PairFacts, RuleAdvice, advise
 from trtspec.models.source import ITEM_SIZE

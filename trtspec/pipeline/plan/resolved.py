@@ -18,9 +18,9 @@ from trtspec.base.errors import RecipeError
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
 from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.convert_options import Mapping as RankMapping
 from trtspec.checkpoint.inside import DraftInside
 from trtspec.checkpoint.layers.choose import SearchOptions
-from trtspec.checkpoint.mapping import Mapping as RankMapping
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.source import Source
 from trtspec.pipeline.engine.directory import EXTERNAL

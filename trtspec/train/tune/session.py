@@ -162,7 +162,7 @@ class Session:
     def _encoder(self, chat: bool) -> Encode:
         if not chat:
             return self._tokenizer.encode
-        from trtspec.checkpoint.calibrate.tokens import Encoder
+        from trtspec.checkpoint.calibrate.texts import Encoder
 
         return Encoder(self._source.folder, Path("workload"), self._max_seq_len + 1, chat_template=True)
 

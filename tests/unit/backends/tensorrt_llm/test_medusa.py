@@ -26,8 +26,7 @@ from trtspec.backends.tensorrt_llm.medusa import MedusaInside
 from trtspec.backends.tensorrt_llm.tree import choices
 from trtspec.base.errors import ModelError
 from trtspec.checkpoint.convert import checkpoint_size, convert
-from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.mapping import Mapping
+from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
 from trtspec.checkpoint.verify import verify
 from trtspec.methods.medusa import MedusaMethod
 from trtspec.models.heads.medusa import MedusaDescription

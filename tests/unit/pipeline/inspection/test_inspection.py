@@ -20,8 +20,7 @@ from trtspec.backends.torch.builder import build, build_config
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Severity, errors
 from trtspec.checkpoint.convert import convert
-from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.mapping import Mapping
+from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
 from trtspec.models.source import read_source
 from trtspec.pipeline.engine.directory import write_config
 from trtspec.pipeline.engine.engine_options import BuildOptions

@@ -12,8 +12,7 @@ from typer.testing import CliRunner, Result
 from trtspec.backends.table import backend_named
 from trtspec.base.roles import Role
 from trtspec.base.units import GIB
-from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.mapping import Mapping
+from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
 from trtspec.cli.app import app
 from trtspec.models.source import Source, read_source
 from trtspec.pipeline.engine.engine_options import BuildOptions

@@ -19,8 +19,7 @@ import pytest
 
 from tests.fakes.published import COMMIT
 from trtspec.backends.table import backend_named
-from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.mapping import Mapping
+from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
 from trtspec.forecast.outlook import ForecastPair
 from trtspec.forecast.roofline import BatchLoad, Network, step
 from trtspec.forecast.speedup import speedup

@@ -12,7 +12,7 @@ import pytest
 from trtspec.backends.recipes import load
 from trtspec.base.errors import ModelError, RecipeError
 from trtspec.base.roles import Role
-from trtspec.checkpoint.mapping import Mapping as RankMapping
+from trtspec.checkpoint.convert_options import Mapping as RankMapping
 from trtspec.models.families import FAMILIES
 from trtspec.models.source import read_source
 from trtspec.pipeline.build.plan import resolve
