@@ -15,8 +15,7 @@ import numpy as np
 
 from trtspec.base.errors import TensorError
 from trtspec.checkpoint.cast import NUMPY, Bits, is_finite
-from trtspec.models.model_file import open_file
-from trtspec.models.source import DOWNLOAD_AGAIN, ITEM_SIZE, Tensor
+from trtspec.models.source import DOWNLOAD_AGAIN, ITEM_SIZE, Tensor, open_file
 
 NOT_FINITE = f"{DOWNLOAD_AGAIN}; if that one is the same, the model itself is broken"
 

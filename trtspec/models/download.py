@@ -27,8 +27,7 @@ from trtspec.base.locks import locked
 from trtspec.base.progress import Advance, Progress, no_progress
 from trtspec.base.threads import in_threads
 from trtspec.base.units import lacking
-from trtspec.models.model_file import has_file
-from trtspec.models.source import INDEX, SINGLE, Source, read_index, read_tensors, refuse_foreign
+from trtspec.models.source import INDEX, SINGLE, Source, has_file, read_index, read_tensors, refuse_foreign
 from trtspec.models.tokenizer import copy_tokenizer
 
 COMMIT = re.compile("[0-9a-f]{40}")

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.base.errors import ModelError
-from trtspec.models.model_file import has_file, read_file
-from trtspec.models.source import read_json
+from trtspec.models.source import has_file, read_file, read_json
 from trtspec.serving.byte_alphabet import BYTE_OF_CHAR
 
 TOKENIZER_FILES = (

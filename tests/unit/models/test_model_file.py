@@ -16,8 +16,7 @@ from tests.fakes.gpu_machine import H200, GpuMachine
 from tests.fakes.heads import write_head_for
 from trtspec.base.errors import ModelError
 from trtspec.checkpoint.reader import Reader
-from trtspec.models.model_file import has_file, open_file, read_file
-from trtspec.models.source import read_header, read_source
+from trtspec.models.source import has_file, open_file, read_file, read_header, read_source
 
 NAMES = (
     *("config.json", "generation_config.json", "hf_quant_config.json", "model.safetensors"),

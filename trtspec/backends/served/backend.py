@@ -26,9 +26,8 @@ from trtspec.methods.method import TRANSLATES
 from trtspec.models.families import longrope
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.masked import check_parallel
-from trtspec.models.model_file import has_file
 from trtspec.models.mtp import MtpLayers, mtp_layers
-from trtspec.models.source import INDEX, Source, read_hf_config
+from trtspec.models.source import INDEX, Source, has_file, read_hf_config
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.depending import depending
 from trtspec.pipeline.plan.facts import HeadFacts, ModelFacts, PlanFacts, digest_of_files, is_weight

@@ -22,8 +22,7 @@ from trtspec.methods.method import AT_ONCE, HETEROGENEOUS, PARALLEL, TRANSLATES
 from trtspec.methods.table import METHODS
 from trtspec.models.download import explained
 from trtspec.models.heads.reading import KIND
-from trtspec.models.model_file import has_file
-from trtspec.models.source import HfConfig, read_hf_config
+from trtspec.models.source import HfConfig, has_file, read_hf_config
 from trtspec.recipe.gpus import GpuProduct
 from trtspec.recipe.migration.command import OFF, Option, Syntax, names_in, options
 from trtspec.recipe.migration.drafts import LENGTH, METHOD, MODEL, SCHEDULE, STOP, carry, draft_reading

@@ -17,8 +17,7 @@ from trtspec.checkpoint.reader import Reader
 from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
 from trtspec.forecast.speedup import RoundCosts, speedup
 from trtspec.models.layers import of_layers
-from trtspec.models.model_file import has_file
-from trtspec.models.source import SINGLE, Source, Tensor, read_source
+from trtspec.models.source import SINGLE, Source, Tensor, has_file, read_source
 from trtspec.models.tokenizer import copy_tokenizer
 
 _CHUNK = 16 << 20

@@ -13,7 +13,7 @@ from trtspec.base.errors import OptionError, UnavailableError
 from trtspec.base.roles import Role
 from trtspec.cli.terminal.output import out
 from trtspec.methods.table import METHODS
-from trtspec.models.model_file import has_file
+from trtspec.models.source import has_file
 from trtspec.pipeline.machine.devices import find_gpus, product_of
 from trtspec.pipeline.plan.facts import refused
 from trtspec.recipe import gpus

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from trtspec.base.errors import EngineError
-from trtspec.models.model_file import read_file
+from trtspec.models.source import read_file
 
 SCHEMA = 1
 _SMALL = (

@@ -22,7 +22,6 @@ from trtspec.models.families import family_of
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import is_head, read_head
-from trtspec.models.model_file import has_file
 from trtspec.models.mtp import mtp_layers
 from trtspec.models.pair import compare, past_embedding, read_member
 from trtspec.models.source import (
@@ -31,6 +30,7 @@ from trtspec.models.source import (
     HfConfig,
     Source,
     Tensor,
+    has_file,
     name_of,
     read_json,
     read_source,

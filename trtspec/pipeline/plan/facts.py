@@ -29,9 +29,8 @@ from trtspec.models.download import (
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head, read_model
 from trtspec.models.layers import draft_of, num_common
-from trtspec.models.model_file import has_file
 from trtspec.models.published import published
-from trtspec.models.source import CONFIGS, INDEX, Source
+from trtspec.models.source import CONFIGS, INDEX, Source, has_file
 from trtspec.models.tokenizer import TOKENIZER_FILES, tokenizer_files
 from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.run.records import FileDigests

@@ -16,7 +16,7 @@ from trtspec.base.atomic import write_atomically
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import ChangedError
 from trtspec.base.progress import Advance, Progress, no_progress
-from trtspec.models.model_file import open_file
+from trtspec.models.source import open_file
 from trtspec.pipeline.run.step import Step
 
 CHUNK = 4 << 20

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
-from trtspec.models.model_file import has_file
-from trtspec.models.source import Source, read_json
+from trtspec.models.source import Source, has_file, read_json
 from trtspec.models.tokenizer import copy_tokenizer
 from trtspec.pipeline.plan.facts import ModelFacts, digest_of_files, is_tokenizer
 from trtspec.pipeline.plan.resolved import Resolved

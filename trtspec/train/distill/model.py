@@ -23,8 +23,7 @@ from trtspec.base.progress import Advance
 from trtspec.checkpoint.calibrate.model import read_model
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.models.model_file import has_file
-from trtspec.models.source import INDEX, Source, read_source
+from trtspec.models.source import INDEX, Source, has_file, read_source
 from trtspec.models.tokenizer import copy_tokenizer
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.serving.executors.torch.device import CPU, find_device
