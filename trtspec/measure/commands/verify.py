@@ -29,11 +29,10 @@ from trtspec.cli.terminal.server_options import (
 )
 from trtspec.deployment.build import DeployedBuild, find_build
 from trtspec.measure.verify.distribution import distributions
-from trtspec.measure.verify.in_turns import in_turns
-from trtspec.measure.verify.opening import ServerAddress, in_this_process, on_servers
+from trtspec.measure.verify.opening import ServerAddress, in_this_process, in_turns, on_servers
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary, asked, built_in
 from trtspec.measure.verify.result import Difference, GreedyComparison, Sampling, VerifyResult
-from trtspec.measure.verify.subject import Sides, VerificationSettings
+from trtspec.measure.verify.sides import Sides, VerificationSettings
 from trtspec.measure.verify.verification import SecondOpinion, num_requests, usual_lengths
 from trtspec.measure.verify.verification import verify as run
 from trtspec.measure.workloads.reading import read_workload

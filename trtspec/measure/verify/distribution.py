@@ -12,7 +12,7 @@ from trtspec.base.extras import require
 from trtspec.measure.verify.greedy import Told
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
 from trtspec.measure.verify.result import DistributionTest, Draws, Sampling
-from trtspec.measure.verify.subject import END, Sides, Subject, SubjectRequest, VerificationSettings
+from trtspec.measure.verify.sides import END, Side, Sides, VerificationSettings, VerifyRequest
 from trtspec.serving.executor import SamplingConfig
 
 TOKENS = 6
@@ -93,14 +93,14 @@ class SamplingCheck:
         )
 
     async def _draw(
-        self, subject: Subject, prompt: VerifyPrompt, lengths: Sequence[int | None], count: int
+        self, side: Side, prompt: VerifyPrompt, lengths: Sequence[int | None], count: int
     ) -> list[Continuation]:
         gate = asyncio.Semaphore(self._settings.concurrency)
 
         async def one(length: int | None, seed: int) -> Continuation:
             async with gate:
                 sampling = SamplingConfig(temperature=self._settings.temperature, seed=seed)
-                answer = await subject.ask(SubjectRequest(prompt.text, TOKENS, length, sampling))
+                answer = await side.ask(VerifyRequest(prompt.text, TOKENS, length, sampling))
                 self._told(1)
                 return answer.token_ids
 

@@ -31,8 +31,8 @@ from trtspec.train.distill.model import Taught, Teacher
 from trtspec.train.distill.pair import TrainingPair
 from trtspec.train.distill.settings import HeadSettings
 from trtspec.train.tune.answer import RecordedAnswer
-from trtspec.train.tune.forced import chosen_of
 from trtspec.train.tune.replay import SILENCE, Choices
+from trtspec.train.tune.teacher_forcing import chosen_of
 
 SPECULATORS = "0.9.0"
 

@@ -30,8 +30,8 @@ from trtspec.pipeline.engine.torch_builder import build
 from trtspec.serving.executors.torch.device import CPU, find_device
 from trtspec.train.distill.pair import TrainingPair
 from trtspec.train.tune.answer import RecordedAnswer
-from trtspec.train.tune.forced import Forced
 from trtspec.train.tune.replay import Choices
+from trtspec.train.tune.teacher_forcing import TeacherForcing
 
 _CONFIGS = ("config.json", "generation_config.json", INDEX)
 _LICENSES = ("LICENSE*", "NOTICE*", "USE_POLICY*")
@@ -67,7 +67,7 @@ class TrainedDraft:
         try:
             convert(draft, ConvertOptions("float32" if device == CPU else draft.dtype), checkpoint)
             build(checkpoint, BuildOptions(1, longest, longest, longest), engine)
-            forced = Forced(engine, device, pair.target.vocab_size, pair.tokenizer.end_ids)
+            forced = TeacherForcing(engine, device, pair.target.vocab_size, pair.tokenizer.end_ids)
             said: list[Sequence[Choices]] = []
             for answer in answers:
                 said.append([forced.choices(answer)] * self.longest)
