@@ -250,8 +250,8 @@ def _built(recipe: Path, output: str | None) -> _Built:
     target = loaded.recipe.models[Role.TARGET]
     model, revision = str(loaded.locations[Role.TARGET]), target.revision
     if launch := build.find_launch():
-        told = dict(zip(launch.arguments, launch.arguments[1:], strict=False))
-        dtype = told.get("--dtype", "bfloat16")
+        options = dict(zip(launch.arguments, launch.arguments[1:], strict=False))
+        dtype = options.get("--dtype", "bfloat16")
         numbers = "fp8" if target.quantization.weights == "fp8" else dtype
         return _Built(launch.served_model_name, model, revision, dtype, numbers, None, build, launch)
     engine = read_engine(build.folder / "target/engine")
@@ -277,8 +277,8 @@ async def _verify(
     if opinion is not None:
         out.status(f"{opinion.python} starts vLLM at the end, which may take minutes")
     async with opened as sides:
-        with out.progress("verify", num_requests(settings, len(prompts)), "requests") as told:
-            return await run(sides, vocabulary, prompts, settings, told, opinion, typed(_NARROWED))
+        with out.progress("verify", num_requests(settings, len(prompts)), "requests") as advance:
+            return await run(sides, vocabulary, prompts, settings, advance, opinion, typed(_NARROWED))
 
 
 @dataclass(frozen=True, slots=True)

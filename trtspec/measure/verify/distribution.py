@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from trtspec.base.extras import require
-from trtspec.measure.verify.greedy import Told
+from trtspec.measure.verify.greedy import CountAnswers
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
 from trtspec.measure.verify.result import DistributionTest, Draws, Sampling
 from trtspec.measure.verify.sides import END, Side, Sides, VerificationSettings, VerifyRequest
@@ -46,10 +46,10 @@ class SamplingCheck:
         vocabulary: Vocabulary,
         prompts: Sequence[VerifyPrompt],
         settings: VerificationSettings,
-        told: Told,
+        advance: CountAnswers,
     ) -> None:
         self._sides, self._vocabulary, self._prompts = sides, vocabulary, prompts
-        self._settings, self._told = settings, told
+        self._settings, self._advance = settings, advance
         self._seeds = random.Random(settings.seed)  # noqa: S311
 
     async def alone(self) -> Alone:
@@ -101,7 +101,7 @@ class SamplingCheck:
             async with gate:
                 sampling = SamplingConfig(temperature=self._settings.temperature, seed=seed)
                 answer = await side.ask(VerifyRequest(prompt.text, TOKENS, length, sampling))
-                self._told(1)
+                self._advance(1)
                 return answer.token_ids
 
         # Every API takes a seed of 63 bits.

@@ -26,7 +26,7 @@ TOP = 5
 CONTEXT = 40
 """How many characters of the text before a difference are shown."""
 
-Told = Callable[[int], None]
+CountAnswers = Callable[[int], None]
 """Called with the number of answers so far."""
 
 
@@ -43,10 +43,10 @@ class GreedyCheck:
         vocabulary: Vocabulary,
         prompts: Sequence[VerifyPrompt],
         settings: VerificationSettings,
-        told: Told,
+        advance: CountAnswers,
     ) -> None:
         self._sides, self._vocabulary, self._prompts = sides, vocabulary, prompts
-        self._settings, self._told = settings, told
+        self._settings, self._advance = settings, advance
         self._top = min(sides.top_log_probs, TOP)
 
     async def plain(self) -> tuple[list[VerifyAnswer], list[VerifyAnswer]]:
@@ -81,7 +81,7 @@ class GreedyCheck:
                 answer = await side.ask(
                     VerifyRequest(asked, most, way.num_draft_tokens, top_log_probs=self._top)
                 )
-                self._told(1)
+                self._advance(1)
                 return answer
 
         return list(await asyncio.gather(*(one(prompt) for prompt in self._prompts)))
@@ -182,8 +182,8 @@ class GreedyCheck:
                     f"the log-probabilities at this position differ by {far:.2g} nats, though the text "
                     f"before is the same; rounding moves at most {bound.value:.2g}"
                 )
-                told = self._context(prompt, one.token_ids[:place]), expected, found, meaning, far
-                return Difference(prompt.name, "numbers", "fault", place, *told)
+                what = self._context(prompt, one.token_ids[:place]), expected, found, meaning, far
+                return Difference(prompt.name, "numbers", "fault", place, *what)
         return None
 
     def _misread(self, answers: Sequence[VerifyAnswer]) -> tuple[Difference, ...]:

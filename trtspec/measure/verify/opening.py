@@ -346,12 +346,12 @@ def load_build(build: Path, model_name: str) -> EnginePair:
 
     Raises as `check_build` does, and `EngineError` for what cannot be loaded.
     """
-    with told(str(build)):
+    with explained(str(build)):
         return load(check_build(build, model_name), build / "model_repository" / model_name)
 
 
 @contextmanager
-def told(name: str) -> Iterator[None]:
+def explained(name: str) -> Iterator[None]:
     """Turns errors of the serving side into `EngineError`, which is shown to people."""
     try:
         yield
@@ -381,7 +381,7 @@ class InProcess:
             return_log_probs=question.top_log_probs > 0,
             top_log_probs=question.top_log_probs,
         )
-        with told(self.name):
+        with explained(self.name):
             delta = await self._coordinator.complete(request)
         completion = delta.completion
         assert completion is not None

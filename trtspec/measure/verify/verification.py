@@ -17,7 +17,7 @@ from typing import Any
 from trtspec.base.errors import UnavailableError
 from trtspec.measure.verify import vllm_worker
 from trtspec.measure.verify.distribution import PILOT, PROMPTS, SamplingCheck
-from trtspec.measure.verify.greedy import GreedyCheck, Told
+from trtspec.measure.verify.greedy import CountAnswers, GreedyCheck
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
 from trtspec.measure.verify.result import VerifyResult
 from trtspec.measure.verify.sides import END, PLAIN, Sides, VerificationSettings, VerifyAnswer, Way
@@ -47,7 +47,7 @@ async def verify(
     vocabulary: Vocabulary,
     prompts: Sequence[VerifyPrompt],
     settings: VerificationSettings,
-    told: Told,
+    advance: CountAnswers,
     opinion: SecondOpinion | None = None,
     command: str = "",
 ) -> VerifyResult:
@@ -57,8 +57,8 @@ async def verify(
     plain side comes first, so that drafts leave no trace in the reference. Raises as `Side.ask` does, and
     `UnavailableError` if this machine lacks something.
     """
-    check = GreedyCheck(sides, vocabulary, prompts, settings, told)
-    draws = SamplingCheck(sides, vocabulary, prompts, settings, told) if settings.draws else None
+    check = GreedyCheck(sides, vocabulary, prompts, settings, advance)
+    draws = SamplingCheck(sides, vocabulary, prompts, settings, advance) if settings.draws else None
     plain = await check.plain()
     alone = await draws.alone() if draws else []
     drafted = await check.drafted()
@@ -102,8 +102,8 @@ class SecondOpinion:
             "max_model_len": longest + max_tokens,
             "top": TOP,
         }
-        told = await self._run(asked)
-        return f"vLLM {told['version']}", [self._answer(said) for said in told["answers"]]
+        found = await self._run(asked)
+        return f"vLLM {found['version']}", [self._answer(said) for said in found["answers"]]
 
     async def _run(self, asked: dict[str, Any]) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="trtspec-") as name:

@@ -129,8 +129,8 @@ def distill(options: DistillCommandOptions) -> None:
     changes, new_recipe = _changes(loaded, wanted, options.recipe.parent), ""
     if recipe_out:
         # A recipe that cannot be changed is reported before the training.
-        told = {**places(loaded, recipe_out.parent), **_changes(loaded, wanted, recipe_out.parent)}
-        new_recipe = edit(loaded.path.read_text(encoding="utf-8-sig"), told, loaded.path)
+        changed = {**places(loaded, recipe_out.parent), **_changes(loaded, wanted, recipe_out.parent)}
+        new_recipe = edit(loaded.path.read_text(encoding="utf-8-sig"), changed, loaded.path)
     result = distillation.distill(wanted, out.progress, out.watch)
     if recipe_out:
         write_atomically(recipe_out, new_recipe)

@@ -224,8 +224,8 @@ def _print_lengths(name: str, run: Run) -> None:
         return
     out.result(f"by category, with K = {run.best.length}")
     found = sorted(run.best.by_category.items())
-    told = [(category, score.answers, *_accepted(score)) for category, score in found]
-    out.table(told, ("category", "answers", "speed-up", "accepted", "of drafted"))
+    by_category = [(category, score.answers, *_accepted(score)) for category, score in found]
+    out.table(by_category, ("category", "answers", "speed-up", "accepted", "of drafted"))
     out.result()
 
 

@@ -92,10 +92,10 @@ async def _ask_all(
             try:
                 keep(await _ask(endpoint, prompt, max_tokens, sampling))
             except AskError as error:
-                told = ServerError(endpoint.url, f"prompt {prompt.name}: {error.problem}")
+                failure = ServerError(endpoint.url, f"prompt {prompt.name}: {error.problem}")
                 if error.kind != "rejected":
-                    raise told from error
-                leave_out(told)
+                    raise failure from error
+                leave_out(failure)
 
     try:
         async with Tasks() as tasks:

@@ -192,8 +192,8 @@ def advise(best: CandidateResult, standings: Sequence[CandidateResult]) -> Itera
         if per_token is None or of_drafted is None or per_token >= LOW:
             continue
         bound = POOR if per_token < POOR else LOW
-        told = found.speedup.value, tuple(_repairs(category, found, best, standings))
-        yield CategoryAdvice(category, found.answers, per_token, of_drafted, bound, *told)
+        rest = found.speedup.value, tuple(_repairs(category, found, best, standings))
+        yield CategoryAdvice(category, found.answers, per_token, of_drafted, bound, *rest)
 
 
 def _repairs(

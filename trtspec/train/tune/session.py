@@ -80,7 +80,7 @@ class Tuner:
     answers: Sequence[RecordedAnswer]
     longest: int
     costing: Costing
-    told: DraftOracle
+    oracle: DraftOracle
     watch: Progress
 
     def standings(self, candidates: Sequence[Candidate]) -> list[CandidateResult]:
@@ -101,23 +101,23 @@ class Tuner:
             found.append(standing)
             if standing.run and not standing.was_stopped:
                 lead = max(lead, standing.run.best.speedup.low)
-        self.told.forget()
+        self.oracle.forget()
         return found
 
     def _standing(self, candidate: Candidate, lead: float) -> CandidateResult:
-        self.told.forget()
+        self.oracle.forget()
         costs, drafting = self.costing(candidate), candidate.drafting(self.recipe)
         with self.watch(f"{candidate.name}: running the draft", len(self.answers)) as advance:
 
             def measure(answers: Sequence[RecordedAnswer]) -> Replays:
-                told: Sequence[Choices | None] = [None] * len(answers)
+                chosen: Sequence[Choices | None] = [None] * len(answers)
                 if candidate.draft is not None:
-                    told = self.told.choices(candidate.draft, answers)
+                    chosen = self.oracle.choices(candidate.draft, answers)
                 advance(len(answers))
                 return {
                     length: [
                         replay(answer, drafting, None if own is None else [own] * length, length)
-                        for answer, own in zip(answers, told, strict=True)
+                        for answer, own in zip(answers, chosen, strict=True)
                     ]
                     for length in range(1, self.longest + 1)
                 }
@@ -238,8 +238,8 @@ class Session:
         else:
             costing = ForecastCosts(self._builds, answers, wanted.streams, self._longest)
         size, end_ids = self._source.vocab_size, self._tokenizer.end_ids
-        told = DraftOracle(self._builds, self._cache, find_device(None), size, end_ids)
-        tuner = Tuner(self._loaded.recipe, answers, self._longest, costing, told, self._count)
+        oracle = DraftOracle(self._builds, self._cache, find_device(None), size, end_ids)
+        tuner = Tuner(self._loaded.recipe, answers, self._longest, costing, oracle, self._count)
         found = tuner.standings(standing)
         return result_of(found, len(answers), wanted.streams, is_measured=is_measured)
 

@@ -13,8 +13,7 @@ from trtspec.measure.bench.inside import Meanwhile, is_idle
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import DraftAcceptance, Inside, MeanRoundTimes, OfferedLoad, Targets
 from trtspec.measure.bench.sample import Block, LoadSamples, RequestSample
-from trtspec.measure.bench.summary import figures, keeps
-from trtspec.measure.bench.verdict import notes
+from trtspec.measure.bench.summary import figures, keeps, notes
 from trtspec.measure.workloads.workload import Workload
 
 # Due at 1, sent late at 1.5; text at 2, 3 and 4, of five tokens.

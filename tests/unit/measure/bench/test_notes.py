@@ -10,7 +10,7 @@ from trtspec.measure.bench.inside import Meanwhile
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import Arms, Interval, LoadResult, OfferedLoad
 from trtspec.measure.bench.sample import Block, LoadSamples, RequestSample
-from trtspec.measure.bench.verdict import notes, notes_of_order
+from trtspec.measure.bench.summary import notes, notes_of_order
 from trtspec.measure.workloads.workload import Prompt, Workload
 
 ONE = OfferedLoad("streams", 1)

@@ -10,8 +10,7 @@ from tests.unit.measure.bench.results import figures, result
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import Arms, BenchResult, Interval, LoadResult, OfferedLoad
 from trtspec.measure.bench.sample import Block, LoadSamples, RequestSample
-from trtspec.measure.bench.summary import summary
-from trtspec.measure.bench.verdict import verdict
+from trtspec.measure.bench.summary import summary, verdict
 from trtspec.measure.workloads.workload import Prompt, Workload
 
 

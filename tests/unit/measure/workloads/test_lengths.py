@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from trtspec.base.errors import DatasetError
-from trtspec.measure.workloads.lengths import read_lengths
-from trtspec.measure.workloads.reading import read_rows
+from trtspec.measure.workloads.reading import read_lengths, read_rows
 
 
 def words(text: str) -> int:
