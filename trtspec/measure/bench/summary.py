@@ -1,4 +1,4 @@
-"""Computes the result of the measurements so far; pure."""
+"""Computes the result of the measurements so far, and says whether drafts are worth it; pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,14 @@
 """Trains an EAGLE-3 head on what its target computes, and writes its folder; the target stays fixed.
 
 The folder has Speculators' format, which Speculators 0.9 and vLLM 0.32 read
-(`trtspec.models.heads.speculators`).
+(`trtspec.models.heads.speculators`). The modules are transformers' Llama.
+
+The head trains on all rounds of a text at once, each with several tokens. The round at position t of a text
+knows the target's states after token t and earlier ones, and token t + 1. Its first token is t + 2; it
+proposes the next ones from states of its own. In training-time test (arXiv 2503.01840, section 3.2) the
+tokens before are the text's own. So the rounds at all positions compute their second token at once, then
+their third, and so on: depth by depth. Keys of depth 0 are the text's; of each later depth a round sees only
+its own key.
 """
 
 from __future__ import annotations
