@@ -16,8 +16,8 @@ from typing import Literal
 
 from trtspec.base.atomic import publish, temporary, write_atomically
 from trtspec.client.endpoint import DraftCounts
-from trtspec.measure.bench.inside import KvReuseShare, Meanwhile
 from trtspec.measure.bench.result import OfferedLoad
+from trtspec.measure.bench.server_metrics import KvReuseShare, Meanwhile
 
 ArmName = Literal["speculative", "plain"]
 

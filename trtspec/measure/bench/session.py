@@ -20,7 +20,6 @@ from trtspec.base.errors import TrtspecError
 from trtspec.client.endpoint import Endpoint, EndpointRequest
 from trtspec.client.finding import find, metrics_beside, shown
 from trtspec.client.scrape import Scrape, parse, read
-from trtspec.measure.bench.inside import KvReuseShare, Meanwhile, is_idle
 from trtspec.measure.bench.machine import GpuMeter, this_machine
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import (
@@ -33,6 +32,7 @@ from trtspec.measure.bench.result import (
     write,
 )
 from trtspec.measure.bench.sample import ArmName, Block, LoadSamples, RequestSample, write_samples
+from trtspec.measure.bench.server_metrics import KvReuseShare, Meanwhile, is_idle
 from trtspec.measure.bench.summary import summary, verdict
 from trtspec.measure.bench.traffic import Heard, Manner, Traffic, closed_loop
 from trtspec.measure.workloads.recorded import Recorded, append_recorded

@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 from trtspec.client.endpoint import DraftCounts
-from trtspec.measure.bench.inside import KvReuseShare
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import (
     ArmFigures,
@@ -26,6 +25,7 @@ from trtspec.measure.bench.result import (
     Targets,
 )
 from trtspec.measure.bench.sample import ArmName, Block, LoadSamples, RequestSample
+from trtspec.measure.bench.server_metrics import KvReuseShare
 from trtspec.measure.bench.statistics import gain_of_second, mean, percentiles, ratio
 from trtspec.measure.workloads.synthetic import NAME as SYNTHETIC
 

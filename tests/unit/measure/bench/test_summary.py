@@ -11,7 +11,6 @@ from tests.unit.measure.bench.results import figures as made_figures
 from tests.unit.measure.bench.results import result
 from trtspec.client.endpoint import DraftCounts
 from trtspec.client.scrape import parse
-from trtspec.measure.bench.inside import Meanwhile, is_idle
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import (
     Arms,
@@ -25,6 +24,7 @@ from trtspec.measure.bench.result import (
     Targets,
 )
 from trtspec.measure.bench.sample import Block, LoadSamples, RequestSample
+from trtspec.measure.bench.server_metrics import Meanwhile, is_idle
 from trtspec.measure.bench.summary import figures, keeps, notes, notes_of_order, summary, verdict
 from trtspec.measure.workloads.workload import Prompt, Workload
 
