@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trtspec.measure.verify.subject import END, Row, SubjectAnswer, SubjectRequest
+from trtspec.measure.verify.sides import END, Row, VerifyAnswer, VerifyRequest
 
 LEAST = -20.0
 
@@ -25,7 +25,7 @@ class Said:
     drafts: int = 5
     name: str = "a table"
 
-    async def ask(self, question: SubjectRequest) -> SubjectAnswer:
+    async def ask(self, question: VerifyRequest) -> VerifyAnswer:
         asked = question.prompt
         if (isinstance(asked, tuple) and len(asked) > len(self.prompt)) or question.ignores_end:
             return self._thinks(len(asked) - len(self.prompt), question.bias)
@@ -33,14 +33,14 @@ class Said:
         count = self.drafts if question.num_draft_tokens != 0 else 0
         rows: tuple[Row, ...] = ()
         text = "".join(chr(97 + token) for token in tokens if token != END)
-        return SubjectAnswer(tokens, text, rows, len(self.prompt), count, count)
+        return VerifyAnswer(tokens, text, rows, len(self.prompt), count, count)
 
     async def close(self) -> None:
         pass
 
-    def _thinks(self, place: int, bias: Mapping[int, float]) -> SubjectAnswer:
+    def _thinks(self, place: int, bias: Mapping[int, float]) -> VerifyAnswer:
         row = {token: value + bias.get(token, 0.0) for token, value in self.rows[place].items()}
         likeliest = max(row, key=row.__getitem__)
-        return SubjectAnswer(
+        return VerifyAnswer(
             (likeliest,), "", (self.rows[place],) if self.top_log_probs else (), len(self.prompt)
         )

@@ -42,9 +42,9 @@ from trtspec.capacity.speed import MeasuredSpeed, RequestTimes, speed_of_levels
 from trtspec.client.endpoint import Api, Endpoint, EndpointRequest, TimedAnswer
 from trtspec.client.finding import find
 from trtspec.client.scrape import Scrape, parse, read
-from trtspec.measure.bench.inside import Meanwhile
 from trtspec.measure.bench.result import Arms, Inside, LoadResult, OfferedLoad, Targets
 from trtspec.measure.bench.sample import Block, RequestSample
+from trtspec.measure.bench.server_metrics import Meanwhile
 from trtspec.measure.bench.statistics import percentiles
 from trtspec.measure.bench.summary import figures
 from trtspec.measure.bench.traffic import Manner, closed_loop, open_loop

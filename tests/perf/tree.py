@@ -44,8 +44,7 @@ from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.model import Decoder, StepModel
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.weights import read_rank, read_tensors
-from trtspec.train.distill.eagle3 import TrainableEagle3
-from trtspec.train.distill.head import aux_layers, layer_of
+from trtspec.train.distill.head import TrainableEagle3, aux_layers, layer_of
 from trtspec.train.distill.model import Teacher
 
 DEPTH, WIDTH, CONTEXT = 8, 10, 192

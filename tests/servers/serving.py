@@ -18,7 +18,7 @@ from tests.ports import free_port
 from tests.processes import command_lines
 from tests.servers.judges import PYTHON, ROOT
 from trtspec.measure.verify.opening import InProcess, load_build
-from trtspec.measure.verify.subject import PLAIN, SubjectRequest
+from trtspec.measure.verify.sides import PLAIN, VerifyRequest
 
 TINY = ROOT / "recipes/tiny"
 K, TOKENS = 4, 64
@@ -125,8 +125,8 @@ def of_torch(folder: Path, text: str, prompts: Sequence[str]) -> tuple[list[str]
     async def ask() -> tuple[list[str], float]:
         subject = InProcess("torch", load_build(folder / "build", "speculative_llm"))
         try:
-            texts = [(await subject.ask(SubjectRequest(prompt, TOKENS, PLAIN))).text for prompt in prompts]
-            drafted = [await subject.ask(SubjectRequest(prompt, TOKENS, K)) for prompt in prompts]
+            texts = [(await subject.ask(VerifyRequest(prompt, TOKENS, PLAIN))).text for prompt in prompts]
+            drafted = [await subject.ask(VerifyRequest(prompt, TOKENS, K)) for prompt in prompts]
         finally:
             await subject.close()
         assert [answer.text for answer in drafted] == texts

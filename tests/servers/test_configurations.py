@@ -16,8 +16,8 @@ from tests.servers.judges import ROOT, ask
 from tests.unit.pipeline.inspection.test_heads import TARGET
 from trtspec.backends.launch import ServerLaunch
 from trtspec.client.http import Streams
-from trtspec.measure.verify.server_subjects import OpenAiSubject
-from trtspec.measure.verify.subject import SubjectRequest
+from trtspec.measure.verify.opening import OpenAiSide
+from trtspec.measure.verify.sides import VerifyRequest
 
 pytestmark = pytest.mark.vllm
 
@@ -198,10 +198,10 @@ def test_the_longest_text_is_vllms_own(
 
 def test_sglang_tells_token_ids() -> None:
     """As `trtspec verify` asks it: of a greedy text, and of a margin by a bias."""
-    subject = OpenAiSubject("http://host/v1", "tiny", cast(Streams, None), (0,), owner="sglang")
+    subject = OpenAiSide("http://host/v1", "tiny", cast(Streams, None), (0,), owner="sglang")
     bodies = [
-        subject._body(SubjectRequest("def", 8, None)),
-        subject._body(SubjectRequest((1, 2), 1, None, bias={7: 0.5}, ignores_end=True)),
+        subject._body(VerifyRequest("def", 8, None)),
+        subject._body(VerifyRequest((1, 2), 1, None, bias={7: 0.5}, ignores_end=True)),
     ]
     text, biased = ask("ask_completions.py", bodies)
     assert (text["unknown"], text["tells_ids"], text["temperature"]) == ([], True, 0)

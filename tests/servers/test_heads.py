@@ -10,8 +10,7 @@ import torch
 
 from tests.servers.judges import ROOT, ask
 from trtspec.models.source import read_source
-from trtspec.train.distill.eagle3 import TrainableEagle3
-from trtspec.train.distill.head import aux_layers, layer_of, write_eagle3
+from trtspec.train.distill.head import TrainableEagle3, aux_layers, layer_of, write_eagle3
 from trtspec.train.distill.model import Teacher
 
 pytestmark = pytest.mark.vllm

@@ -26,7 +26,7 @@ from trtspec.recipe.fleet import Start
 MOST = 10**6
 """The largest number of replicas that is tried."""
 _ACCEPTANCES, _RATES = 2**8, 2**14
-"""The numbers of equal parts in which the break-even and the capacity are told."""
+"""The numbers of equal parts in which the break-even and the capacity are counted."""
 _HOUR, _MILLION = 3600, 10**6
 
 

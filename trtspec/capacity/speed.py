@@ -165,8 +165,8 @@ class ForecastSpeed:
         # A request comes at any moment of an iteration, and the next one reads its prompt.
         first = 1.5 * seconds + read
         first_p95 = 2 * seconds + longest_read + (read if sequences > 1 else 0.0)
-        unlucky = 1 + _DEVIATIONS * math.sqrt(self._variability(length) / count)
-        return RequestTimes(first, first_p95, token, token * unlucky, length)
+        slowest = 1 + _DEVIATIONS * math.sqrt(self._variability(length) / count)
+        return RequestTimes(first, first_p95, token, token * slowest, length)
 
     def _tokens(self, length: int) -> float:
         """Returns the mean tokens of a round with a draft of this length."""

@@ -12,10 +12,9 @@ import typer
 import trtspec
 from trtspec.base.errors import UnavailableError
 from trtspec.cli.terminal.options import BackendOption, JsonOption, OutputOption, RecipeArgument
-from trtspec.cli.terminal.outlook import outlook_as_json, print_outlook
+from trtspec.cli.terminal.outlook import outlook_as_json, print_outlook, print_verdict
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.steps import PlannedSteps
-from trtspec.cli.terminal.verdict import print_verdict
 from trtspec.deployment.deployment import rollout_file
 from trtspec.deployment.rollout.steps import name_of, read_record
 from trtspec.forecast.rules import MeasuredRun

@@ -29,7 +29,7 @@ class ForecastPair:
 
     def plain_tokens_per_second(self, load: BatchLoad) -> float:
         """Returns the tokens per second of all sequences without drafts."""
-        return load.texts / step(self.target, self.chip, load).seconds
+        return load.sequences / step(self.target, self.chip, load).seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ class Network:
 class BatchLoad:
     """A number of running sequences, and their mean length in tokens."""
 
-    texts: int
+    sequences: int
     context: int
 
 
@@ -128,9 +128,9 @@ def step(
     Ranks of `tensor` share each layer and exchange their results twice in it, each sending `2 (n - 1) / n` of
     the bytes. Those of `pipeline` work one after another, each on its part of the sequences meanwhile.
     """
-    texts = max(load.texts / network.pipeline, 1)
-    ranks, all_rows = network.tensor, texts * rows
-    read = network.weight_bytes_of(all_rows) + texts * load.context * network.kv_bytes
+    sequences = max(load.sequences / network.pipeline, 1)
+    ranks, all_rows = network.tensor, sequences * rows
+    read = network.weight_bytes_of(all_rows) + sequences * load.context * network.kv_bytes
     attention = network.attention_flops * load.context
     multiplying = network.flops_8 / chip.flops_8 + (network.flops_16 + attention) / chip.flops_16
     sent = 2 * (ranks - 1) / ranks * all_rows * network.row_bytes

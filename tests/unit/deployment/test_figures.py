@@ -17,7 +17,7 @@ import pytest
 from tests.command_line import trtspec
 from tests.prometheus import tool
 from trtspec.base.errors import UnavailableError
-from trtspec.cli.terminal.live import drawn, rows
+from trtspec.cli.top import drawn, rows
 from trtspec.client.scrape import Scrape, parse, read
 from trtspec.deployment.figures import between, choose, quantile
 from trtspec.gateway.refusals import Refusal, Refusals

@@ -22,7 +22,7 @@ TARGET = Network(
 
 
 def test_one_text_waits_for_the_memory() -> None:
-    found = step(TARGET, CHIP, BatchLoad(texts=1, context=100), share=ALL)
+    found = step(TARGET, CHIP, BatchLoad(sequences=1, context=100), share=ALL)
     assert found.reading_s == pytest.approx((500 + 100) / 1000)
     assert found.multiplying_s == pytest.approx(900 / 100_000 + (50 + 0.5 * 100) / 50_000)
     assert (found.seconds, found.bottleneck) == (found.reading_s, "bandwidth")
@@ -32,23 +32,27 @@ def test_a_step_reads_the_experts_that_its_rows_choose() -> None:
     """Of 8 experts each row has 2: one row reads a quarter of them, and many read all."""
     experts = replace(TARGET, expert_bytes=400.0, chosen=2 / 8)
 
-    def read(texts: int, rows: int) -> float:
-        return step(experts, CHIP, BatchLoad(texts, context=0), rows, share=ALL).reading_s * 1000
+    def read(sequences: int, rows: int) -> float:
+        return step(experts, CHIP, BatchLoad(sequences, context=0), rows, share=ALL).reading_s * 1000
 
-    assert read(texts=1, rows=1) == pytest.approx(100 + 400 * 2 / 8)
-    assert read(texts=1, rows=2) == pytest.approx(100 + 400 * (1 - (6 / 8) ** 2))
-    assert read(texts=2, rows=3) == read(texts=1, rows=6) == pytest.approx(100 + 400 * (1 - (6 / 8) ** 6))
-    assert read(texts=64, rows=4) == pytest.approx(500)
+    assert read(sequences=1, rows=1) == pytest.approx(100 + 400 * 2 / 8)
+    assert read(sequences=1, rows=2) == pytest.approx(100 + 400 * (1 - (6 / 8) ** 2))
+    assert (
+        read(sequences=2, rows=3)
+        == read(sequences=1, rows=6)
+        == pytest.approx(100 + 400 * (1 - (6 / 8) ** 6))
+    )
+    assert read(sequences=64, rows=4) == pytest.approx(500)
 
 
 def test_many_rows_wait_for_the_multiplication() -> None:
-    found = step(TARGET, CHIP, BatchLoad(texts=16, context=0), rows=9, share=ALL)
+    found = step(TARGET, CHIP, BatchLoad(sequences=16, context=0), rows=9, share=ALL)
     assert found.seconds == pytest.approx(16 * 9 * (900 / 100_000 + 50 / 50_000))
     assert found.bottleneck == "flops"
 
 
 def test_what_a_data_sheet_has_no_word_of() -> None:
-    load, halves = BatchLoad(texts=1, context=0), replace(TARGET, tensor=2)
+    load, halves = BatchLoad(sequences=1, context=0), replace(TARGET, tensor=2)
     share = HardwareShare(bandwidth=0.5, flops=0.5, layer_s=0.01, all_reduce_s=0.002)
     assert step(TARGET, CHIP, load, share=share).seconds == pytest.approx(1.0 + 2 * 0.01)
     exchange = 0.002 + 2 * (1 / 2) * 10 / 50
@@ -57,21 +61,21 @@ def test_what_a_data_sheet_has_no_word_of() -> None:
 
 def test_pipeline_ranks_work_one_after_another() -> None:
     stages = replace(TARGET, pipeline=2)
-    alone, several = BatchLoad(texts=1, context=100), BatchLoad(texts=4, context=100)
+    alone, several = BatchLoad(sequences=1, context=100), BatchLoad(sequences=4, context=100)
     assert step(stages, CHIP, alone, share=ALL) == step(TARGET, CHIP, alone, share=ALL)
-    half = BatchLoad(texts=2, context=100)
+    half = BatchLoad(sequences=2, context=100)
     assert step(stages, CHIP, several, share=ALL) == step(TARGET, CHIP, half, share=ALL)
 
 
 def test_a_round_in_plain_steps() -> None:
-    draft, load = replace(TARGET, weight_bytes=50.0, layers=1), BatchLoad(texts=1, context=0)
+    draft, load = replace(TARGET, weight_bytes=50.0, layers=1), BatchLoad(sequences=1, context=0)
     plain = step(TARGET, CHIP, load).seconds
     costs = round_costs(TARGET, draft, CHIP, load, 4, overhead_s=plain / 10)
     assert costs.draft == pytest.approx(step(draft, CHIP, load).seconds / plain)
     assert costs.overhead == pytest.approx(0.1)
     assert costs.verified == 0  # five rows hide behind the weights
     assert round_costs(TARGET, None, CHIP, load, 4, 0.0).of(4) == pytest.approx(1)
-    busy = BatchLoad(texts=64, context=0)
+    busy = BatchLoad(sequences=64, context=0)
     costs = round_costs(TARGET, draft, CHIP, busy, 4, 0.0)
     assert costs.of(4) == pytest.approx(
         (4 * step(draft, CHIP, busy).seconds + step(TARGET, CHIP, busy, 5).seconds)

@@ -16,7 +16,7 @@ from trtspec.capacity.fleet import FleetArm, FleetRequirements, LatencyBounds, S
 from trtspec.capacity.speed import ForecastSpeed, ReplicaSpeed, measured_speeds
 from trtspec.cli.terminal.output import out
 from trtspec.measure.bench.result import BenchResult, read
-from trtspec.measure.workloads.lengths import read_lengths
+from trtspec.measure.workloads.reading import read_lengths
 from trtspec.measure.workloads.synthetic import NAME, read_shape
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.plan.resolved import Resolved

@@ -80,9 +80,9 @@ def tell_costs(made: BuildPlan, steps: Sequence[Step]) -> None:
     It does so for steps of this run and of earlier ones.
     """
     for step in steps:
-        if step.output is None or step.role is None or (told := _TOLD.get(step.kind)) is None:
+        if step.output is None or step.role is None or (say := _TOLD.get(step.kind)) is None:
             continue
-        sentence, worries = told(made, step.role, made.output / step.output)
+        sentence, worries = say(made, step.role, made.output / step.output)
         if sentence:
             out.status(f"{step.role}: {sentence}")
         for worry in worries:

@@ -174,7 +174,7 @@ def _sample(record: Mapping[str, Any], prompts: Sequence[Prompt], begin: int) ->
     about, metrics, error = record["metadata"], record.get("metrics") or {}, record.get("error")
     prompt = prompts[int(about["conversation_id"])]
     sent = (about["request_start_ns"] - begin) * _NS
-    told = _value(metrics, "usage_completion_tokens")
+    counted = _value(metrics, "usage_completion_tokens")
     pieces = _pieces(metrics, sent)
     return RequestSample(
         prompt=prompt.name,
@@ -185,8 +185,8 @@ def _sample(record: Mapping[str, Any], prompts: Sequence[Prompt], begin: int) ->
         ended=(about["request_end_ns"] - begin) * _NS,
         pieces=pieces,
         input_tokens=int(_value(metrics, "usage_prompt_tokens") or 0),
-        output_tokens=len(pieces) if told is None else int(told),
-        tokens_told=told is not None,
+        output_tokens=len(pieces) if counted is None else int(counted),
+        tokens_told=counted is not None,
         counts=_counts(record.get("spec_decode_acceptance")),
         error=_kind(error) if error else None,
         problem=" ".join(str(error.get("message", "")).split())[:300] if error else "",
@@ -207,17 +207,17 @@ def _value(metrics: Mapping[str, Any], name: str) -> Any:
     return metrics[name]["value"] if name in metrics else None
 
 
-def _counts(told: Mapping[str, Any] | None) -> DraftCounts | None:
+def _counts(values: Mapping[str, Any] | None) -> DraftCounts | None:
     """Reads what AIPerf found in `metrics.speculative_decoding`; the keys of its histogram are texts."""
-    if not told:
+    if not values:
         return None
-    histogram = told["acceptance_histogram"]
+    histogram = values["acceptance_histogram"]
     exactly = {int(key): number for key, number in histogram.items()}
-    longest = max([*exactly, told.get("num_spec_tokens") or 0])
+    longest = max([*exactly, values.get("num_spec_tokens") or 0])
     return DraftCounts(
-        told["num_spec_steps"],
-        told["num_draft_tokens"],
-        told["num_accepted_draft_tokens"],
+        values["num_spec_steps"],
+        values["num_draft_tokens"],
+        values["num_accepted_draft_tokens"],
         tuple(exactly.get(number, 0) for number in range(longest + 1)),
     )
 

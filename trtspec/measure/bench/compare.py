@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from trtspec.measure.bench.result import Arms, BenchResult, Interval, LoadResult, OfferedLoad
 from trtspec.measure.bench.statistics import unpaired_ratio
-from trtspec.measure.bench.verdict import fails_often
+from trtspec.measure.bench.summary import fails_often
 
 _COMPARED = ("pairs", "block_requests", "max_tokens", "temperature", "seed", "load_generator", "chat")
 

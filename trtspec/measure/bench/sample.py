@@ -16,8 +16,8 @@ from typing import Literal
 
 from trtspec.base.atomic import publish, temporary, write_atomically
 from trtspec.client.endpoint import DraftCounts
-from trtspec.measure.bench.inside import KvReuseShare, Meanwhile
 from trtspec.measure.bench.result import OfferedLoad
+from trtspec.measure.bench.server_metrics import KvReuseShare, Meanwhile
 
 ArmName = Literal["speculative", "plain"]
 
@@ -170,7 +170,7 @@ def _rows(measured: Sequence[LoadSamples]) -> Iterator[tuple[object, ...]]:
     """Yields a request's row: the columns of its block, and its own."""
     for level in measured:
         pairs = [[(arm, one) for arm, block in pair.items() for one in block.samples] for pair in level.pairs]
-        for number, told in enumerate([*pairs, level.broken_off]):
-            for arm, sample in told:
+        for number, block in enumerate([*pairs, level.broken_off]):
+            for arm, sample in block:
                 own = (of(sample) for of in COLUMNS.values())
                 yield level.load.value, level.load.kind, number, arm, *own

@@ -20,7 +20,6 @@ from trtspec.base.errors import TrtspecError
 from trtspec.client.endpoint import Endpoint, EndpointRequest
 from trtspec.client.finding import find, metrics_beside, shown
 from trtspec.client.scrape import Scrape, parse, read
-from trtspec.measure.bench.inside import KvReuseShare, Meanwhile, is_idle
 from trtspec.measure.bench.machine import GpuMeter, this_machine
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import (
@@ -33,9 +32,9 @@ from trtspec.measure.bench.result import (
     write,
 )
 from trtspec.measure.bench.sample import ArmName, Block, LoadSamples, RequestSample, write_samples
-from trtspec.measure.bench.summary import summary
+from trtspec.measure.bench.server_metrics import KvReuseShare, Meanwhile, is_idle
+from trtspec.measure.bench.summary import summary, verdict
 from trtspec.measure.bench.traffic import Heard, Manner, Traffic, closed_loop
-from trtspec.measure.bench.verdict import verdict
 from trtspec.measure.workloads.recorded import Recorded, append_recorded
 from trtspec.measure.workloads.workload import Prompt, arrivals
 
@@ -327,8 +326,8 @@ class _Keeper:
         server, key = self._of.server, self._asked.key
         # OpenAI's API has no tenants: trtspec's server makes one of each key.
         is_one = server.plain_by == "request" and server.api == "openai" and key is not None
-        told = self._plan, self._of, self._measured
-        result = summary(*told, is_partial=is_partial, is_one_tenant=is_one)
+        so_far = self._plan, self._of, self._measured
+        result = summary(*so_far, is_partial=is_partial, is_one_tenant=is_one)
         write(result, self._asked.folder)
         file = self._asked.folder / ANSWERS
         if self._asked.keeps_answers and not self._has_kept:

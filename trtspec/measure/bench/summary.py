@@ -1,30 +1,184 @@
-"""Computes the result of the measurements so far; pure."""
+"""Computes the result of the measurements so far, and says whether drafts are worth it; pure."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from trtspec.client.endpoint import DraftCounts
-from trtspec.measure.bench.inside import KvReuseShare
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import (
     ArmFigures,
     Arms,
     BenchResult,
+    BenchVerdict,
     DraftAcceptance,
     DraftFigures,
     Goodput,
     Inside,
     Interval,
     LoadResult,
+    OfferedLoad,
     Targets,
 )
 from trtspec.measure.bench.sample import ArmName, Block, LoadSamples, RequestSample
-from trtspec.measure.bench.statistics import mean, percentiles, ratio
-from trtspec.measure.bench.verdict import fails_often, notes, notes_of_order, verdict
+from trtspec.measure.bench.server_metrics import KvReuseShare
+from trtspec.measure.bench.statistics import gain_of_second, mean, percentiles, ratio
+from trtspec.measure.workloads.synthetic import NAME as SYNTHETIC
+
+_NO_PLAIN = (
+    "no speed-up is stated, since nothing was measured without drafts: --baseline URL names the same engine "
+    "without drafts"
+)
+_NO_PAIRS = "no speed-up is stated"
+_MOST_FAILED = 0.01
+"""The largest share of an arm's requests at a rate that may fail for a speed-up to be stated."""
+_LATE_S, _LATE_SHARE = 0.01, 0.01
+_LEAST_GAIN = 1.01
+
+
+def verdict(levels: Sequence[LoadResult], notes: tuple[str, ...] = ()) -> BenchVerdict:
+    """Returns the verdict on the speed-ups of the levels.
+
+    A level gains if its whole interval is above 1, loses if it is below, and decides nothing if 1 lies
+    within.
+    """
+    notes += tuple(_why_none(level) for level in levels if level.arms.plain and level.speedup is None)
+    found = [(level, level.speedup) for level in levels if level.speedup]
+    known = sorted(found, key=lambda each: each[0].load.value)
+    if not known:
+        if not levels:
+            return BenchVerdict("nothing was measured", "unmeasured", notes=notes)
+        has_plain = any(level.arms.plain for level in levels)
+        return BenchVerdict(_NO_PAIRS if has_plain else _NO_PLAIN, "unmeasured", notes=notes)
+    states = ["gain" if one.low > 1 else "loss" if one.high < 1 else "open" for _, one in known]
+    ratios = [f"{_factor(speedup)} at {level.load}" for level, speedup in known]
+    if all(state == "gain" for state in states):
+        shown = ratios[0] if len(ratios) == 1 else f"{ratios[0]}, {ratios[-1]}"
+        return BenchVerdict(f"{shown}: leave it on" + _at_all(known, levels), "on", notes=notes)
+    if all(state == "loss" for state in states):
+        return BenchVerdict(f"{ratios[0]}: switch it off" + _at_all(known, levels), "off", notes=notes)
+    if all(state == "open" for state in states):
+        return BenchVerdict(f"no difference was found: {', '.join(ratios)}", "undecided", notes=notes)
+    gains = states.index("gain") if states[0] == "gain" else None
+    end = next((place for place, state in enumerate(states) if state != "gain"), len(states))
+    if gains is None or "gain" in states[end:]:
+        return BenchVerdict(f"it depends: {', '.join(ratios)}", "undecided", notes=notes)
+    if "loss" not in states[end:]:
+        (last, _), (first, after) = known[end - 1], known[end]
+        words = f"{ratios[0]}, no difference found from {first.load} on ({_factor(after)})"
+        return BenchVerdict(words, "up_to", None, last.load.value, notes)
+    # The speed-up crosses 1 at a load whose interval contains 1, or at the first loss.
+    past = next(place for place, (_, speedup) in enumerate(known) if speedup.value <= 1)
+    (last, before), (first, after) = known[past - 1], known[past]
+    # It is between the two loads, by interpolating logarithms.
+    share = math.log(before.value) / (math.log(before.value) - math.log(after.value))
+    even = last.load.value * (first.load.value / last.load.value) ** share
+    unit = "" if last.load.kind == "streams" else " requests/s"
+    shown = f"{even:.0f}" if even >= 10 else f"{even:.1f}".removesuffix(".0")
+    words = f"{ratios[0]}, break-even at {shown}{unit}, switch off above"
+    return BenchVerdict(words, "up_to", even, even, notes)
+
+
+def fails_often(load: OfferedLoad, arms: Arms) -> bool:
+    """Says whether too many requests at a rate failed to compare the times of two arms.
+
+    Refused requests leave room for the others, whose times improve.
+    """
+    every = [arm for arm in (arms.speculative, arms.plain) if arm is not None]
+    return load.kind == "rate" and any(arm.failed > _MOST_FAILED * arm.requests for arm in every)
+
+
+def _why_none(level: LoadResult) -> str:
+    why = "too few pairs of blocks have answers"
+    if fails_often(level.load, level.arms):
+        why = f"more than {_MOST_FAILED:.0%} of the requests of an arm failed; a lower --rate avoids that"
+    return f"{level.load}: no speed-up is stated, since {why}"
+
+
+def _factor(speedup: Interval) -> str:
+    half = max(speedup.high - speedup.value, speedup.value - speedup.low)
+    digits = 1 if half >= 0.1 else 2
+    return f"{speedup.value:.{digits}f}x ± {max(half, 0.01):.{digits}f}"
+
+
+def _at_all(known: Sequence[tuple[LoadResult, Interval]], levels: Sequence[LoadResult]) -> str:
+    if len(known) < len(levels):
+        return f", at {len(known)} of the {len(levels)} loads that were measured"
+    return f", at each of the {len(known)} loads that were measured" if len(known) > 2 else ""
+
+
+def notes_of_order(levels: Sequence[LoadResult], confidence: float) -> Iterator[str]:
+    """Yields the notes on loads at which the second block of a pair was faster because it came second."""
+    for level in levels:
+        # Fewer seconds are better.
+        pairs = level.pairs if level.load.kind == "streams" else [(plain, own) for own, plain in level.pairs]
+        gain = gain_of_second(pairs, confidence)
+        if level.speedup and gain and gain.low > 1 and gain.value >= _LEAST_GAIN:
+            better, smaller = gain.value - 1, 1 - 1 / gain.value
+            yield (
+                f"{level.load}: the second block of a pair was {better:.0%} faster, since it found its "
+                f"prompts in a cache; the speed-up of new prompts may be up to {smaller:.0%} smaller"
+            )
+
+
+def notes(plan: BenchPlan, measured: Sequence[LoadSamples], is_one_tenant: bool = False) -> Iterator[str]:
+    """Yields the notes; `is_one_tenant` says that both arms asked one server as the same tenant."""
+    for level in measured:
+        for arm in plan.arms:
+            yield from _of_requests(level, arm)
+        share = level.meanwhile.speculation_share if level.meanwhile else 1.0
+        if share < 1 and plan.num_draft_tokens is None:
+            yield (
+                f"{level.load}: the server's roll-out gives drafts to {share:.0%} of the requests that set "
+                "no K; --num-draft-tokens gives them to all"
+            )
+        samples = list(_samples(level, "speculative"))
+        late = sum(sample.sent - sample.intended > _LATE_S for sample in samples)
+        if level.load.kind == "rate" and late > _LATE_SHARE * len(samples):
+            yield (
+                f"{level.load}: {late} of {len(samples)} requests were sent more than 10 ms late, so this "
+                "machine is too slow to send at this rate"
+            )
+        if level.load.kind == "streams" and plan.prompts_per_block(level.load) < 2 * level.load.value:
+            yield (
+                f"{level.load}: blocks have too few prompts for this number of streams; --block-prompts "
+                "takes more"
+            )
+    if plan.prompts_needed > len(plan.workload.prompts):
+        yield (
+            f"{len(plan.workload.prompts)} prompts were sent repeatedly, so a cache of prompts helped more "
+            "than it does with new prompts"
+        )
+    if plan.workload.name == SYNTHETIC:
+        yield "the prompts are random words: drafts do better or worse on your users' prompts"
+    if any(not sample.tokens_told for level in measured for sample in _samples(level, "speculative")):
+        yield "the server does not count its tokens; pieces of text were counted instead"
+    looks = [level.meanwhile for level in measured]
+    if is_one_tenant and not all(look and look.is_without_earlier_answers for look in looks):
+        yield (
+            "all blocks had one API key, which is one tenant: a server that keeps answers (suffix, "
+            "earlier_answers) may have drafted from the other arm's answers to the same prompts, and then "
+            "the speed-up is too high; over Triton's HTTP each block is its own tenant"
+        )
+
+
+def _of_requests(level: LoadSamples, arm: ArmName) -> Iterator[str]:
+    samples = list(_samples(level, arm))
+    errors = Counter(sample.error for sample in samples if sample.error)
+    if errors:
+        kinds = ", ".join(f"{kind} {number}" for kind, number in errors.most_common())
+        first = next(sample.problem for sample in samples if sample.error)
+        words = {"speculative": "with drafts", "plain": "without drafts"}[arm]
+        failed = f"{errors.total()} of {len(samples)} requests {words} failed"
+        yield f"{level.load}: {failed}: {kinds} ({first:.100})"
+
+
+def _samples(level: LoadSamples, arm: ArmName) -> Iterator[RequestSample]:
+    return (sample for block in level.blocks(arm) for sample in block.samples)
 
 
 def summary(
@@ -122,14 +276,14 @@ def acceptance(counts: Iterable[DraftCounts]) -> DraftAcceptance:
 
 
 def _drafts(samples: Iterable[RequestSample]) -> DraftFigures | None:
-    told = [(sample.category, sample.counts) for sample in samples if sample.counts is not None]
-    if not any(counts.drafted for _, counts in told):
+    counted = [(sample.category, sample.counts) for sample in samples if sample.counts is not None]
+    if not any(counts.drafted for _, counts in counted):
         return None
     by_category: dict[str, list[DraftCounts]] = defaultdict(list)
-    for category, counts in told:
+    for category, counts in counted:
         by_category[category].append(counts)
     categories = {name: acceptance(counts) for name, counts in sorted(by_category.items()) if name}
-    return DraftFigures("answers", acceptance(counts for _, counts in told), categories)
+    return DraftFigures("answers", acceptance(counts for _, counts in counted), categories)
 
 
 def keeps(sample: RequestSample, targets: Targets) -> bool:

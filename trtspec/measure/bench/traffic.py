@@ -178,7 +178,7 @@ async def _converse(
 
 
 def _sample(prompt: Prompt, turn: int, begin: float, due: float, answer: TimedAnswer) -> RequestSample:
-    told = answer.output_tokens is not None
+    is_counted = answer.output_tokens is not None
     return RequestSample(
         prompt.name,
         prompt.category,
@@ -189,7 +189,7 @@ def _sample(prompt: Prompt, turn: int, begin: float, due: float, answer: TimedAn
         tuple(time - begin for time in answer.times),
         answer.input_tokens or 0,
         answer.output_tokens if answer.output_tokens is not None else len(answer.times),
-        told,
+        is_counted,
         answer.finish_reason,
         answer.counts,
     )

@@ -29,11 +29,10 @@ from trtspec.cli.terminal.server_options import (
 )
 from trtspec.deployment.build import DeployedBuild, find_build
 from trtspec.measure.verify.distribution import distributions
-from trtspec.measure.verify.in_turns import in_turns
-from trtspec.measure.verify.opening import ServerAddress, in_this_process, on_servers
+from trtspec.measure.verify.opening import ServerAddress, in_this_process, in_turns, on_servers
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary, asked, built_in
 from trtspec.measure.verify.result import Difference, GreedyComparison, Sampling, VerifyResult
-from trtspec.measure.verify.subject import Sides, VerificationSettings
+from trtspec.measure.verify.sides import Sides, VerificationSettings
 from trtspec.measure.verify.verification import SecondOpinion, num_requests, usual_lengths
 from trtspec.measure.verify.verification import verify as run
 from trtspec.measure.workloads.reading import read_workload
@@ -251,8 +250,8 @@ def _built(recipe: Path, output: str | None) -> _Built:
     target = loaded.recipe.models[Role.TARGET]
     model, revision = str(loaded.locations[Role.TARGET]), target.revision
     if launch := build.find_launch():
-        told = dict(zip(launch.arguments, launch.arguments[1:], strict=False))
-        dtype = told.get("--dtype", "bfloat16")
+        options = dict(zip(launch.arguments, launch.arguments[1:], strict=False))
+        dtype = options.get("--dtype", "bfloat16")
         numbers = "fp8" if target.quantization.weights == "fp8" else dtype
         return _Built(launch.served_model_name, model, revision, dtype, numbers, None, build, launch)
     engine = read_engine(build.folder / "target/engine")
@@ -278,8 +277,8 @@ async def _verify(
     if opinion is not None:
         out.status(f"{opinion.python} starts vLLM at the end, which may take minutes")
     async with opened as sides:
-        with out.progress("verify", num_requests(settings, len(prompts)), "requests") as told:
-            return await run(sides, vocabulary, prompts, settings, told, opinion, typed(_NARROWED))
+        with out.progress("verify", num_requests(settings, len(prompts)), "requests") as advance:
+            return await run(sides, vocabulary, prompts, settings, advance, opinion, typed(_NARROWED))
 
 
 @dataclass(frozen=True, slots=True)

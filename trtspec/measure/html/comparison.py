@@ -70,10 +70,10 @@ def _because(gain: Gain) -> str:
     if not gain.ratios:
         return "No ratio has an interval; the tables have what was measured."
     ends = gain.ratios if len(gain.ratios) < 3 else (gain.ratios[0], gain.ratios[-1])
-    told = ", ".join(f"{times(found.ratio)} ({interval(found.ratio)}) at {found.load}" for found in ends)
+    ratios = ", ".join(f"{times(found.ratio)} ({interval(found.ratio)}) at {found.load}" for found in ends)
     is_rate = gain.ratios[0].load.kind == "rate"
     speed = "speed of A, by the mean time of a request" if is_rate else "tokens a second of A"
-    return f"With drafts B has {told} the {speed}."
+    return f"With drafts B has {ratios} the {speed}."
 
 
 def _speedups(comparison: BenchComparison) -> ReportSection | None:
@@ -110,7 +110,7 @@ def _tiles(comparison: BenchComparison) -> Iterator[Tile]:
 def _differing(first: BenchResult, second: BenchResult) -> ReportSection | None:
     """Returns the differences between the settings of the two; None if there are none."""
     one, other = (
-        {name: value for _, told in facts(result) for name, value in told} for result in (first, second)
+        {name: value for _, group in facts(result) for name, value in group} for result in (first, second)
     )
     rows = tuple(
         (name, one.get(name, ""), other.get(name, ""))
@@ -125,6 +125,6 @@ def _differing(first: BenchResult, second: BenchResult) -> ReportSection | None:
 
 
 def _same(first: BenchResult, second: BenchResult) -> tuple[tuple[str, Facts], ...]:
-    others = {fact for _, told in facts(second) for fact in told}
-    groups = ((name, tuple(fact for fact in told if fact in others)) for name, told in facts(first))
-    return tuple((name, told) for name, told in groups if told)
+    others = {fact for _, group in facts(second) for fact in group}
+    groups = ((name, tuple(fact for fact in group if fact in others)) for name, group in facts(first))
+    return tuple((name, group) for name, group in groups if group)

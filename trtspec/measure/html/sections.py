@@ -113,9 +113,9 @@ def _finding(measured: MeasuredArms, of: Of) -> str:
         found = [(arm, of(figures)) for load, arm, figures in measured.each() if load == at]
         known = [(arm, times.p50) for arm, times in found if times]
         if known:
-            told = ", ".join(f"{duration(seconds)} {arm.phrase}" for arm, seconds in known)
+            medians = ", ".join(f"{duration(seconds)} {arm.phrase}" for arm, seconds in known)
             differs = measured.change([seconds for _, seconds in known])
-            said.append(f"at {at} {told}" + ("" if differs is None else f" ({change(differs)})"))
+            said.append(f"at {at} {medians}" + ("" if differs is None else f" ({change(differs)})"))
     return f"In the median {'; '.join(said)}." if said else ""
 
 
@@ -160,8 +160,8 @@ def in_words(targets: Targets) -> str:
         ("the whole answer within", targets.end_to_end),
     )
     known = ((name, limit) for name, limit in kinds if limit is not None)
-    told = (f"{name} {f'{at * 1e3:g} ms' if at < 1 else f'{at:g} s'}" for name, at in known)
-    return ", ".join(told) or "none"
+    limits = (f"{name} {f'{at * 1e3:g} ms' if at < 1 else f'{at:g} s'}" for name, at in known)
+    return ", ".join(limits) or "none"
 
 
 def counts(measured: MeasuredArms) -> ReportSection:
@@ -211,8 +211,8 @@ def _an_answer(figures: ArmFigures) -> str:
 
 def rounds(measured: MeasuredArms) -> ReportSection | None:
     """Returns the times of drafting and verifying in a round; None if the server does not report them."""
-    told = ((load, arm, figures.inside.round_times) for load, arm, figures in measured.each())
-    parts = ((load, arm, (of.draft, of.verify, of.overhead)) for load, arm, of in told if of)
+    timed = ((load, arm, figures.inside.round_times) for load, arm, figures in measured.each())
+    parts = ((load, arm, (of.draft, of.verify, of.overhead)) for load, arm, of in timed if of)
     known = [(load, arm, seconds, sum(seconds)) for load, arm, seconds in parts if sum(seconds) > 0]
     if not known:
         return None
@@ -235,16 +235,16 @@ def rounds(measured: MeasuredArms) -> ReportSection | None:
 
 def server(measured: MeasuredArms) -> ReportSection | None:
     """Returns the use of the server's caches and GPUs; None if nothing is known."""
-    told = [(load, arm, figures.inside) for load, arm, figures in measured.each()]
-    gpu = any(inside.gpu_use is not None for _, _, inside in told)
-    shares = [("prompt tokens from the KV cache", [inside.kv_reuse for _, _, inside in told])]
-    shares.append(("GPU busy", [inside.gpu_use for _, _, inside in told]))
+    each = [(load, arm, figures.inside) for load, arm, figures in measured.each()]
+    gpu = any(inside.gpu_use is not None for _, _, inside in each)
+    shares = [("prompt tokens from the KV cache", [inside.kv_reuse for _, _, inside in each])]
+    shares.append(("GPU busy", [inside.gpu_use for _, _, inside in each]))
     known = [(name, found) for name, found in shares if any(share is not None for share in found)]
     if not known:
         return None
     rows = tuple(
         (*cells(load, arm), *(percent(found[row]) for _, found in known))
-        for row, (load, arm, _) in enumerate(told)
+        for row, (load, arm, _) in enumerate(each)
     )
     header = (*measured.header, *(name for name, _ in known))
     words = "The use of the server's caches and GPUs during the run."
@@ -265,12 +265,12 @@ _CATEGORY = ("accepted", "a token", "of drafted", "tokens a round", "drafted")
 
 def together(parts: Iterable[DraftAcceptance]) -> DraftAcceptance:
     """Returns the sum of all counts."""
-    told = list(parts)
-    positions = zip_longest(*(one.accepted_per_position for one in told), fillvalue=0)
+    counted = list(parts)
+    positions = zip_longest(*(one.accepted_per_position for one in counted), fillvalue=0)
     return DraftAcceptance(
-        sum(one.verifications for one in told),
-        sum(one.drafted for one in told),
-        sum(one.accepted for one in told),
+        sum(one.verifications for one in counted),
+        sum(one.drafted for one in counted),
+        sum(one.accepted for one in counted),
         tuple(map(sum, positions)),
     )
 
@@ -353,13 +353,13 @@ def _columns(arm: ReportArm, found: DraftAcceptance, *, alone: bool) -> Iterator
 
 
 def _acceptance_finding(known: list[tuple[ReportArm, DraftAcceptance]]) -> str:
-    def told(words: Callable[[DraftAcceptance], str]) -> str:
+    def of_each(words: Callable[[DraftAcceptance], str]) -> str:
         """Returns a number of each arm, with the arm's name if there are two."""
         return ", ".join(words(found) + (f" {arm.phrase}" if len(known) > 1 else "") for arm, found in known)
 
-    accepted = told(lambda found: percent(per_token(found)))
-    drafted = told(lambda found: f"{percent(found.rate)} of {found.drafted:,}")
-    tokens = told(lambda found: plain(found.tokens_per_verification))
+    accepted = of_each(lambda found: percent(per_token(found)))
+    drafted = of_each(lambda found: f"{percent(found.rate)} of {found.drafted:,}")
+    tokens = of_each(lambda found: plain(found.tokens_per_verification))
     return (
         f"Of the drafted tokens whose turn came, all before them accepted, {accepted} were accepted; "
         f"of all that were drafted, {drafted}. "
@@ -477,8 +477,8 @@ def throughput(measured: MeasuredArms, gain: Gain) -> ReportSection:
     for load in measured.loads:
         ratio, known = gained.get(load), (dict(arm.figures).get(load) for arm in measured.arms)
         speeds = (figures.tokens_per_second if figures else None for figures in known)
-        told = (with_interval(plain(speed.value if speed else None), speed, plain) for speed in speeds)
-        rows.append((f"{load.value:g}", *told, with_interval(times(ratio), ratio, "{:.2f}".format)))
+        shown = (with_interval(plain(speed.value if speed else None), speed, plain) for speed in speeds)
+        rows.append((f"{load.value:g}", *shown, with_interval(times(ratio), ratio, "{:.2f}".format)))
     header = (measured.header[0], *(arm.name for arm in measured.arms), gain.title)
     caption = f"Tokens a second, all streams together, with intervals of {gain.confidence:.0%}"
     note = ""

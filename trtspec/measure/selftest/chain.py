@@ -26,7 +26,7 @@ from trtspec.measure.selftest.engines import TrialJob
 from trtspec.measure.selftest.trial import Outcome, Ruling
 from trtspec.measure.verify.opening import ServerAddress, check_build, on_servers
 from trtspec.measure.verify.prompts import Vocabulary, asked, built_in
-from trtspec.measure.verify.subject import VerificationSettings
+from trtspec.measure.verify.sides import VerificationSettings
 from trtspec.measure.verify.tolerance import FLOORS
 from trtspec.measure.verify.verification import verify
 from trtspec.pipeline.build.build import build as build_recipe

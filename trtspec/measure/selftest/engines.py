@@ -196,8 +196,8 @@ def _last(job: TrialJob, pair: EnginePair, free: int) -> tuple[Rule, ...]:
         return found
 
     async def cost(trial: Trial) -> str:
-        told = [await _speed(pair, trial.questions, k) for k in (0, _DRAFTED)]
-        (plain, _, texts), (fast, rounds, drafted) = told
+        speeds = [await _speed(pair, trial.questions, k) for k in (0, _DRAFTED)]
+        (plain, _, texts), (fast, rounds, drafted) = speeds
         clear = [list(question.text[:_CLEAR]) for question in trial.questions]
         if [text[:_CLEAR] for text in drafted] != clear or [text[:_CLEAR] for text in texts] != clear:
             raise Differs("the coordinator's text differs from the target's")

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from trtspec.base.extras import require
-from trtspec.measure.verify.greedy import Told
+from trtspec.measure.verify.greedy import CountAnswers
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
 from trtspec.measure.verify.result import DistributionTest, Draws, Sampling
-from trtspec.measure.verify.subject import END, Sides, Subject, SubjectRequest, VerificationSettings
+from trtspec.measure.verify.sides import END, Side, Sides, VerificationSettings, VerifyRequest
 from trtspec.serving.executor import SamplingConfig
 
 TOKENS = 6
@@ -46,10 +46,10 @@ class SamplingCheck:
         vocabulary: Vocabulary,
         prompts: Sequence[VerifyPrompt],
         settings: VerificationSettings,
-        told: Told,
+        advance: CountAnswers,
     ) -> None:
         self._sides, self._vocabulary, self._prompts = sides, vocabulary, prompts
-        self._settings, self._told = settings, told
+        self._settings, self._advance = settings, advance
         self._seeds = random.Random(settings.seed)  # noqa: S311
 
     async def alone(self) -> Alone:
@@ -93,15 +93,15 @@ class SamplingCheck:
         )
 
     async def _draw(
-        self, subject: Subject, prompt: VerifyPrompt, lengths: Sequence[int | None], count: int
+        self, side: Side, prompt: VerifyPrompt, lengths: Sequence[int | None], count: int
     ) -> list[Continuation]:
         gate = asyncio.Semaphore(self._settings.concurrency)
 
         async def one(length: int | None, seed: int) -> Continuation:
             async with gate:
                 sampling = SamplingConfig(temperature=self._settings.temperature, seed=seed)
-                answer = await subject.ask(SubjectRequest(prompt.text, TOKENS, length, sampling))
-                self._told(1)
+                answer = await side.ask(VerifyRequest(prompt.text, TOKENS, length, sampling))
+                self._advance(1)
                 return answer.token_ids
 
         # Every API takes a seed of 63 bits.

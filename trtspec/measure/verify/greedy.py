@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
 from trtspec.measure.verify.result import Difference, GreedyComparison, VerifyResult
-from trtspec.measure.verify.subject import (
+from trtspec.measure.verify.sides import (
     END,
     PLAIN,
+    Side,
     Sides,
-    Subject,
-    SubjectAnswer,
-    SubjectRequest,
     VerificationSettings,
+    VerifyAnswer,
+    VerifyRequest,
     Way,
     common_rows,
     first_difference,
@@ -26,7 +26,7 @@ TOP = 5
 CONTEXT = 40
 """How many characters of the text before a difference are shown."""
 
-Told = Callable[[int], None]
+CountAnswers = Callable[[int], None]
 """Called with the number of answers so far."""
 
 
@@ -43,24 +43,24 @@ class GreedyCheck:
         vocabulary: Vocabulary,
         prompts: Sequence[VerifyPrompt],
         settings: VerificationSettings,
-        told: Told,
+        advance: CountAnswers,
     ) -> None:
         self._sides, self._vocabulary, self._prompts = sides, vocabulary, prompts
-        self._settings, self._told = settings, told
+        self._settings, self._advance = settings, advance
         self._top = min(sides.top_log_probs, TOP)
 
-    async def plain(self) -> tuple[list[SubjectAnswer], list[SubjectAnswer]]:
+    async def plain(self) -> tuple[list[VerifyAnswer], list[VerifyAnswer]]:
         """Asks the target alone for one prompt at a time, and again for several: what differs is noise."""
         side, k = self._sides.plain, self._sides.plain_k
         alone = await self._ask(side, Way(k, 1), in_ids=True)
         return alone, await self._ask(side, Way(k, self._settings.concurrency))
 
-    async def drafted(self) -> list[list[SubjectAnswer]]:
+    async def drafted(self) -> list[list[VerifyAnswer]]:
         """Asks the side that speculates, in each way."""
         return [await self._ask(self._sides.speculative, way) for way in self._settings.ways]
 
     async def judge(
-        self, plain: tuple[list[SubjectAnswer], list[SubjectAnswer]], drafted: list[list[SubjectAnswer]]
+        self, plain: tuple[list[VerifyAnswer], list[VerifyAnswer]], drafted: list[list[VerifyAnswer]]
     ) -> VerifyResult:
         """Returns the differences. It asks the target alone again at each position where answers differ."""
         (alone, again), settings, sides = plain, self._settings, self._sides
@@ -71,25 +71,25 @@ class GreedyCheck:
         names = sides.plain.name, sides.speculative.name
         return VerifyResult(*names, bound, noise, tuple(compared), self._misread(again))
 
-    async def _ask(self, subject: Subject, way: Way, in_ids: bool = False) -> list[SubjectAnswer]:
+    async def _ask(self, side: Side, way: Way, in_ids: bool = False) -> list[VerifyAnswer]:
         """Returns the answers to all prompts, in their order."""
         gate = asyncio.Semaphore(way.concurrency)
 
-        async def one(prompt: VerifyPrompt) -> SubjectAnswer:
+        async def one(prompt: VerifyPrompt) -> VerifyAnswer:
             async with gate:
                 asked, most = prompt.token_ids if in_ids else prompt.text, self._settings.max_tokens
-                answer = await subject.ask(
-                    SubjectRequest(asked, most, way.num_draft_tokens, top_log_probs=self._top)
+                answer = await side.ask(
+                    VerifyRequest(asked, most, way.num_draft_tokens, top_log_probs=self._top)
                 )
-                self._told(1)
+                self._advance(1)
                 return answer
 
         return list(await asyncio.gather(*(one(prompt) for prompt in self._prompts)))
 
     async def compare(
         self,
-        expected: Sequence[SubjectAnswer],
-        found: Sequence[SubjectAnswer],
+        expected: Sequence[VerifyAnswer],
+        found: Sequence[VerifyAnswer],
         way: Way,
         bound: Tolerance,
         by: str = "",
@@ -121,12 +121,12 @@ class GreedyCheck:
         )
 
     async def _parted(
-        self, prompt: VerifyPrompt, one: SubjectAnswer, other: SubjectAnswer, place: int, bound: Tolerance
+        self, prompt: VerifyPrompt, one: VerifyAnswer, other: VerifyAnswer, place: int, bound: Tolerance
     ) -> Difference:
         expected, found = (answer.token_ids[place : place + 1] for answer in (one, other))
         before = one.token_ids[:place]
         tokens = [*expected, *found]
-        question = SubjectRequest((*prompt.token_ids, *before), 1, self._sides.plain_k)
+        question = VerifyRequest((*prompt.token_ids, *before), 1, self._sides.plain_k)
         measured = await margins(self._sides.plain, question, tokens, self._vocabulary.end_ids, bound)
         is_tie = len(tokens) > 1 and measured.within(bound)
         return Difference(
@@ -157,7 +157,7 @@ class GreedyCheck:
             return f"{said}, and rounding moves up to {bound.value:.2g}: chance decides between them"
         return f"{said}, and rounding moves at most {bound.value:.2g}"
 
-    def _other_text(self, prompt: VerifyPrompt, one: SubjectAnswer, other: SubjectAnswer) -> Difference:
+    def _other_text(self, prompt: VerifyPrompt, one: VerifyAnswer, other: VerifyAnswer) -> Difference:
         pairs = enumerate(zip(one.text, other.text, strict=False))
         shorter = min(len(one.text), len(other.text))
         place = next((at for at, (a, b) in pairs if a != b), shorter)
@@ -167,7 +167,7 @@ class GreedyCheck:
         return Difference(prompt.name, "text", "fault", place, before, expected, found, meaning)
 
     def _numbers(
-        self, prompt: VerifyPrompt, one: SubjectAnswer, other: SubjectAnswer, bound: Tolerance
+        self, prompt: VerifyPrompt, one: VerifyAnswer, other: VerifyAnswer, bound: Tolerance
     ) -> Difference | None:
         """Returns the first position where the log-probabilities after the same text differ by more than
         rounding."""
@@ -182,11 +182,11 @@ class GreedyCheck:
                     f"the log-probabilities at this position differ by {far:.2g} nats, though the text "
                     f"before is the same; rounding moves at most {bound.value:.2g}"
                 )
-                told = self._context(prompt, one.token_ids[:place]), expected, found, meaning, far
-                return Difference(prompt.name, "numbers", "fault", place, *told)
+                what = self._context(prompt, one.token_ids[:place]), expected, found, meaning, far
+                return Difference(prompt.name, "numbers", "fault", place, *what)
         return None
 
-    def _misread(self, answers: Sequence[SubjectAnswer]) -> tuple[Difference, ...]:
+    def _misread(self, answers: Sequence[VerifyAnswer]) -> tuple[Difference, ...]:
         """Returns the prompts whose number of tokens on the server differs from the tokenizer's."""
         wrong = []
         for prompt, answer in zip(self._prompts, answers, strict=True):
@@ -209,6 +209,6 @@ class GreedyCheck:
         return "the end" if tokens[0] == END else self._vocabulary.name(tokens[0])
 
 
-def _most(expected: Sequence[SubjectAnswer], found: Sequence[SubjectAnswer]) -> float | None:
+def _most(expected: Sequence[VerifyAnswer], found: Sequence[VerifyAnswer]) -> float | None:
     pairs = zip(expected, found, strict=True)
     return most_moved(rows for one, other in pairs for rows in common_rows(one, other))

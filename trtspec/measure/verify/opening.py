@@ -1,26 +1,328 @@
-"""Opens both sides of a verification: engines in this process, a server, or two."""
+"""Opens both sides of a verification: engines in this process, a server, two, or two that run alternately.
+
+Servers are asked for tokens: trtspec's model behind Triton's HTTP port, or a model behind OpenAI's API. Of a
+build that another engine's server serves, one server fills the GPU, so only the one that is asked runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
+from typing import Any
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
+from yarl import URL
 
-from trtspec.base.errors import EngineError, UnavailableError
-from trtspec.client.finding import find
-from trtspec.client.http import Streams
+from trtspec.base.errors import EngineError, ServerError, UnavailableError
+from trtspec.base.progress import no_progress
+from trtspec.client.endpoint import AskError, DraftCounts
+from trtspec.client.finding import find, shown
+from trtspec.client.http import Streams, problem_of
+from trtspec.client.openai import COUNTING, SGLANG, TRTSPEC, counts_of
+from trtspec.deployment.build import DeployedBuild
+from trtspec.deployment.deploy import launcher_of
+from trtspec.deployment.launcher import Launcher
+from trtspec.deployment.options import for_measurement
 from trtspec.measure.verify.prompts import Vocabulary
-from trtspec.measure.verify.server_subjects import OpenAiSubject, TritonSubject
-from trtspec.measure.verify.subject import END, Sides, Subject, SubjectAnswer, SubjectRequest
+from trtspec.measure.verify.sides import END, PROBED, Row, Side, Sides, VerifyAnswer, VerifyRequest
 from trtspec.serving.completion import NO_END, CompletionRequest, EndReason
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import ServingError
-from trtspec.serving.executor import Limits
+from trtspec.serving.executor import MAX_TOP_LOG_PROBS, Limits
 from trtspec.serving.triton.engines import EnginePair, load
+
+_NEEDED = ("input_ids", "return_output_ids")
+_WANTED = ("stream", "return_output_ids", "return_num_input_tokens", "return_perf_metrics")
+_MOST_TOP = 5
+"""The largest number of likeliest tokens that OpenAI's completions report."""
+_NAME = "token_id:"
+_TELLING: Mapping[str | None, Mapping[str, Any]] = {
+    SGLANG: {"return_token_ids": True, **COUNTING[SGLANG]},
+    "tensorrt_llm": {"detokenize": False},
+}
+"""By a model's owner, the field that makes a server report token ids if log-probabilities have none.
+
+SGLang 0.5.23, `entrypoints/openai/serving_completions.py`; TensorRT-LLM 1.2, `serve/postprocess_handlers.py`.
+"""
+
+
+class _ServerSide:
+    """Streams the answers of one model of a server."""
+
+    def __init__(self, url: str, model: str, streams: Streams, top_log_probs: int) -> None:
+        self.name, self._streams, self.top_log_probs = f"{model} at {shown(url)}", streams, top_log_probs
+
+    async def _events(self, address: URL, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+        """Yields the events of an answer; raises `ServerError`."""
+        try:
+            async with aclosing(self._streams.post(address, body, perf_counter())) as events:
+                async for said, _ in events:
+                    if "error" in said:
+                        raise ServerError(self.name, problem_of(str(said["error"])))
+                    yield said
+        except AskError as error:
+            raise ServerError(self.name, error.problem) from error
+
+    async def close(self) -> None:
+        await self._streams.close()
+
+
+class TritonSide(_ServerSide):
+    """trtspec's model behind Triton's HTTP port."""
+
+    def __init__(self, url: str, model: str, streams: Streams) -> None:
+        super().__init__(url, model, streams, MAX_TOP_LOG_PROBS)
+        self._model = URL(url) / "v2/models" / model
+
+    async def probe(self) -> None:
+        """Finds out whether the server reports log-probabilities; raises `UnavailableError` if it reports no
+        tokens."""
+        try:
+            model = await self._streams.get(self._model)
+        except AskError as error:
+            raise ServerError(self.name, error.problem) from error
+        inputs = {tensor["name"] for tensor in (model or {}).get("inputs", ())}
+        if missing := [name for name in _NEEDED if name not in inputs]:
+            problem = f"has no input {missing[0]}, so its answers cannot be compared token by token"
+            raise UnavailableError(self.name, problem, "build the model repository with this trtspec")
+        try:
+            answer = await self.ask(VerifyRequest(PROBED, 1, top_log_probs=1, ignores_end=True))
+            has_rows = bool(answer.rows)
+        except ServerError as error:
+            if "log_probs" not in error.problem:
+                raise
+            has_rows = False
+        self.top_log_probs = MAX_TOP_LOG_PROBS if has_rows else 0
+
+    async def ask(self, question: VerifyRequest) -> VerifyAnswer:
+        tokens: list[int] = []
+        rows: list[Row] = []
+        text, last = "", dict[str, Any]()
+        address = self._model / "generate_stream"
+        async with aclosing(self._events(address, self._body(question))) as events:
+            async for said in events:
+                text += said.get("text_output", "")
+                new = _many(said.get("output_ids"))
+                tokens += new
+                rows += _rows(said, len(new))
+                last = said
+        if "finish_reason" not in last:
+            raise ServerError(self.name, "the stream ended before the answer")
+        return VerifyAnswer(
+            (*tokens, *((END,) if last["finish_reason"] == "stop" else ())),
+            text,
+            tuple(rows),
+            last.get("num_input_tokens"),
+            last.get("total_draft_tokens"),
+            last.get("total_accepted_draft_tokens"),
+        )
+
+    def _body(self, question: VerifyRequest) -> dict[str, Any]:
+        sampling, bias = question.sampling, question.bias
+        prompt = "text_input" if isinstance(question.prompt, str) else "input_ids"
+        values = {
+            prompt: question.prompt,
+            "max_tokens": question.max_tokens,
+            "num_draft_tokens": question.num_draft_tokens,
+            "temperature": sampling.temperature,
+            "seed": sampling.seed,
+            "end_id": NO_END if question.ignores_end else None,
+            "embedding_bias_ids": list(bias) or None,
+            "embedding_bias_weights": list(bias.values()) or None,
+            "return_log_probs": question.top_log_probs > 0 or None,
+            "top_log_probs": question.top_log_probs or None,
+        }
+        given = {name: value for name, value in values.items() if value is not None}
+        return given | dict.fromkeys(_WANTED, True)
+
+
+def _many(value: Any) -> list[Any]:
+    """Returns a tensor's values; Triton writes a tensor of one value without brackets."""
+    return [] if value is None else value if isinstance(value, list) else [value]
+
+
+def _rows(said: dict[str, Any], count: int) -> Sequence[Row]:
+    tokens, values = _many(said.get("output_top_ids")), _many(said.get("output_top_log_probs"))
+    if not tokens:
+        return ()
+    width = len(tokens) // count
+    pairs = list(zip(tokens, values, strict=True))
+    return [dict(pairs[first : first + width]) for first in range(0, len(pairs), width)]
+
+
+class OpenAiSide(_ServerSide):
+    """A model of `owner` behind OpenAI's API.
+
+    The log-probabilities of vLLM and trtspec name tokens by ids. SGLang and trtllm-serve report no
+    log-probabilities by id. trtllm-serve also reports no text where it reports ids.
+    """
+
+    def __init__(
+        self, url: str, model: str, streams: Streams, end_ids: Collection[int], *, owner: str | None
+    ) -> None:
+        self._is_ours, self._telling = owner == TRTSPEC, _TELLING.get(owner)
+        super().__init__(url, model, streams, 0 if self._telling else _MOST_TOP)
+        self._model, self._address, self._end_ids = model, URL(url) / "completions", end_ids
+
+    async def probe(self) -> None:
+        """Raises `UnavailableError` if the server does not report its tokens."""
+        question = VerifyRequest(PROBED, 1, ignores_end=True)
+        try:
+            await self.ask(question)
+        except (ServerError, ValueError) as error:
+            problem = f"does not report its tokens, so answers cannot be compared: {error}"
+            repair = "for a trtspec deployment, name Triton's HTTP port instead"
+            raise UnavailableError(self.name, problem, repair) from error
+
+    async def ask(self, question: VerifyRequest) -> VerifyAnswer:
+        if question.num_draft_tokens and not self._is_ours:
+            problem = "takes K at its start only, not in a request"
+            raise ServerError(self.name, problem, "leave --num-draft-tokens out")
+        tokens: list[int] = []
+        rows: list[Row] = []
+        text, reason, usage = "", "", dict[str, Any]()
+        counts = DraftCounts(0, 0, 0, ()) if self._is_ours else None
+        async with aclosing(self._events(self._address, self._body(question))) as events:
+            async for said in events:
+                for choice in said.get("choices") or ():
+                    text += choice.get("text") or ""
+                    tokens += choice.get("token_ids") or ()
+                    reason = choice.get("finish_reason") or reason
+                    if said_of := choice.get("logprobs"):
+                        tokens += map(_token_id, said_of["tokens"])
+                        for row in said_of.get("top_logprobs") or ():
+                            rows.append({_token_id(name): value for name, value in row.items()})
+                usage = said.get("usage") or usage
+                counts = counts_of(said) or counts
+        if not reason:
+            raise ServerError(self.name, "the stream ended without a finish_reason")
+        if not tokens and text:
+            raise ServerError(self.name, "the answer has text and no token ids")
+        ended = reason == "stop"
+        if ended and tokens and tokens[-1] in self._end_ids:  # vLLM also reports the end token.
+            tokens, rows = tokens[:-1], rows[: len(tokens) - 1]
+        return VerifyAnswer(
+            (*tokens, *((END,) if ended else ())),
+            text,
+            tuple(rows) if question.top_log_probs else (),
+            usage.get("prompt_tokens"),
+            counts.drafted if counts else None,
+            counts.accepted if counts else None,
+        )
+
+    def _body(self, question: VerifyRequest) -> dict[str, Any]:
+        sampling, top = question.sampling, min(max(question.top_log_probs, 1), _MOST_TOP)
+        values: dict[str, Any] = {
+            "model": self._model,
+            "prompt": question.prompt,
+            "max_tokens": question.max_tokens,
+            "temperature": sampling.temperature or 0.0,
+            "seed": sampling.seed,
+            "num_draft_tokens": question.num_draft_tokens if self._is_ours else None,
+            **(self._telling or {"logprobs": top, "return_tokens_as_token_ids": True}),
+            "logit_bias": {str(token): bias for token, bias in question.bias.items()} or None,
+            "ignore_eos": True if question.ignores_end else None,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def _token_id(name: str) -> int:
+    if not name.startswith(_NAME):
+        raise ValueError(f"a token is named {name!r}, and not by its id")
+    return int(name.removeprefix(_NAME))
+
+
+_LOOK_S = 0.1
+
+
+class ServerTurns:
+    """Runs one server at a time. The two sides must not be asked at once."""
+
+    def __init__(self, end_ids: Collection[int], say: Callable[[str], None]) -> None:
+        self._end_ids, self._say = end_ids, say
+        self._lock, self._running = asyncio.Lock(), AsyncExitStack()
+        self._turn: ServedSide | None = None
+        self._reached: Side | None = None
+        self.top_log_probs = 0
+
+    async def reach(self, side: ServedSide) -> Side:
+        """Returns a side's server, after starting it if necessary; raises `ServerError`."""
+        async with self._lock:
+            if self._turn is not side or self._reached is None:
+                await self.end()
+                self._turn, self._reached = side, await self._start(side)
+            return self._reached
+
+    async def end(self) -> None:
+        """Ends the server that runs, if one does."""
+        self._reached = None
+        await self._running.aclose()
+
+    async def _start(self, side: ServedSide) -> Side:
+        deployment = side.launcher.deployment
+        side.launcher.prepare(no_progress)
+        self._say(f"starting {side.name} (log: {deployment.log})")
+        server = self._running.enter_context(side.launcher.serve())()
+        self._running.callback(server.stop)
+        while not server.is_ready():
+            await asyncio.sleep(_LOOK_S)
+        address = ServerAddress(deployment.url, deployment.model_name)
+        reached, _ = await deployed(address, self._end_ids)
+        self._running.push_async_callback(reached.close)
+        self.top_log_probs = reached.top_log_probs
+        return reached
+
+
+class ServedSide:
+    """A side whose server starts at a request, after the other's server has been stopped."""
+
+    def __init__(self, launcher: Launcher, turns: ServerTurns) -> None:
+        self.launcher, self._turns, deployment = launcher, turns, launcher.deployment
+        drafts = "without drafts" if deployment.is_plain else "with drafts"
+        self.name = f"{deployment.software} {drafts}, {deployment.build}"
+
+    @property
+    def top_log_probs(self) -> int:
+        return self._turns.top_log_probs
+
+    async def ask(self, question: VerifyRequest) -> VerifyAnswer:
+        return await (await self._turns.reach(self)).ask(question)
+
+    async def close(self) -> None:
+        await self._turns.end()
+
+
+@asynccontextmanager
+async def in_turns(
+    build: DeployedBuild, python: Path | None, end_ids: Collection[int], say: Callable[[str], None]
+) -> AsyncIterator[Sides]:
+    """Yields both sides of a build; the one without drafts has been started.
+
+    `say` reports each start. Raises `UnavailableError` if this machine has no such server, and `ServerError`
+    if one does not become ready.
+    """
+    if build.is_for_triton:
+        problem = "is for Triton's vLLM backend, which does not report the token ids of its answers"
+        raise UnavailableError(build.folder, problem, "remove serving.layout, and build it again to verify")
+    turns = ServerTurns(end_ids, say)
+    with (
+        for_measurement(build, python=python, plain=True) as without,
+        for_measurement(build, python=python) as drafting,
+    ):
+        plain, speculative = (ServedSide(launcher_of(build, asked), turns) for asked in (without, drafting))
+        try:
+            await turns.reach(plain)
+            yield Sides(plain, speculative, plain_k=None)
+        finally:
+            await turns.end()
+
 
 _TIMEOUT_S = 300.0
 
@@ -44,12 +346,12 @@ def load_build(build: Path, model_name: str) -> EnginePair:
 
     Raises as `check_build` does, and `EngineError` for what cannot be loaded.
     """
-    with told(str(build)):
+    with explained(str(build)):
         return load(check_build(build, model_name), build / "model_repository" / model_name)
 
 
 @contextmanager
-def told(name: str) -> Iterator[None]:
+def explained(name: str) -> Iterator[None]:
     """Turns errors of the serving side into `EngineError`, which is shown to people."""
     try:
         yield
@@ -66,7 +368,7 @@ class InProcess:
         limits: Limits = pair.target.limits
         self.top_log_probs = limits.max_top_log_probs if limits.returns_log_probs else 0
 
-    async def ask(self, question: SubjectRequest) -> SubjectAnswer:
+    async def ask(self, question: VerifyRequest) -> VerifyAnswer:
         said = question.prompt
         request = CompletionRequest(
             prompt=said if isinstance(said, str) else None,
@@ -79,12 +381,12 @@ class InProcess:
             return_log_probs=question.top_log_probs > 0,
             top_log_probs=question.top_log_probs,
         )
-        with told(self.name):
+        with explained(self.name):
             delta = await self._coordinator.complete(request)
         completion = delta.completion
         assert completion is not None
         end = (END,) if completion.end_reason is EndReason.END_ID else ()
-        return SubjectAnswer(
+        return VerifyAnswer(
             (*delta.token_ids, *end),
             delta.text,
             tuple(dict(place.top) for place in delta.log_probs or ()),
@@ -110,11 +412,11 @@ class ServerAddress:
 @asynccontextmanager
 async def in_this_process(build: Path, model_name: str) -> AsyncIterator[Sides]:
     """Yields the engines of a build, loaded here; raises as `load_build` does."""
-    subject = InProcess(f"{build}, in this process", load_build(build, model_name))
+    side = InProcess(f"{build}, in this process", load_build(build, model_name))
     try:
-        yield Sides(subject, subject)
+        yield Sides(side, side)
     finally:
-        await subject.close()
+        await side.close()
 
 
 @asynccontextmanager
@@ -127,10 +429,10 @@ async def on_servers(
     """
     async with AsyncExitStack() as stack:
 
-        async def reach(address: ServerAddress) -> tuple[Subject, bool]:
-            subject, decodes_plainly = await deployed(address, vocabulary.end_ids)
-            stack.push_async_callback(subject.close)
-            return subject, decodes_plainly
+        async def reach(address: ServerAddress) -> tuple[Side, bool]:
+            side, decodes_plainly = await deployed(address, vocabulary.end_ids)
+            stack.push_async_callback(side.close)
+            return side, decodes_plainly
 
         speculative, decodes_plainly = await reach(server)
         if baseline is not None:
@@ -143,7 +445,7 @@ async def on_servers(
             raise UnavailableError(speculative.name, "cannot decode plainly on request", repair)
 
 
-async def deployed(server: ServerAddress, end_ids: Collection[int]) -> tuple[Subject, bool]:
+async def deployed(server: ServerAddress, end_ids: Collection[int]) -> tuple[Side, bool]:
     """Returns the server at an address, and whether it decodes plainly on request.
 
     Raises `UnavailableError` if no server answers, or if it does not report its tokens.
@@ -152,14 +454,14 @@ async def deployed(server: ServerAddress, end_ids: Collection[int]) -> tuple[Sub
     endpoint = found.endpoint
     await endpoint.close()
     streams = Streams(_TIMEOUT_S, server.key)
-    subject: TritonSubject | OpenAiSubject
+    side: TritonSide | OpenAiSide
     if endpoint.api == "triton":
-        subject = TritonSubject(endpoint.url, endpoint.model, streams)
+        side = TritonSide(endpoint.url, endpoint.model, streams)
     else:
-        subject = OpenAiSubject(endpoint.url, endpoint.model, streams, end_ids, owner=found.owner)
+        side = OpenAiSide(endpoint.url, endpoint.model, streams, end_ids, owner=found.owner)
     try:
-        await subject.probe()
+        await side.probe()
     except BaseException:
         await streams.close()
         raise
-    return subject, endpoint.plain_per_request
+    return side, endpoint.plain_per_request

@@ -166,8 +166,8 @@ class VerifyResult:
         if self.sampling is not None and self.sampling.is_fault:
             found.append("sampled text has another distribution with drafts than without")
         if lengths := dict.fromkeys(each.num_draft_tokens for each in self._silent):
-            told = ", ".join("K as deployed" if k is None else f"K={k}" for k in lengths)
-            found.append(f"nothing was drafted ({told}), so nothing is proved")
+            tried = ", ".join("K as deployed" if k is None else f"K={k}" for k in lengths)
+            found.append(f"nothing was drafted ({tried}), so nothing is proved")
         accepted = sum(each.accepted or 0 for each in self.comparisons)
         if sum(each.drafted or 0 for each in self.comparisons) and not accepted:
             found.append("no draft token was accepted, so acceptance was not tested")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from trtspec.measure.verify.subject import END, Row, Subject, SubjectRequest
+from trtspec.measure.verify.sides import END, Row, Side, VerifyRequest
 
 FLOORS = {"float32": 2.0**-10, "float16": 2.0**-5, "bfloat16": 2.0**-2, "fp8": 2.0**-1}
 """The smallest bound in nats, by the type of the numbers.
@@ -122,8 +122,8 @@ class Margins:
 
 
 async def margins(
-    target: Subject,
-    question: SubjectRequest,
+    target: Side,
+    question: VerifyRequest,
     tokens: Sequence[int],
     end_ids: Sequence[int],
     tolerance: Tolerance,
@@ -153,7 +153,7 @@ async def margins(
 
 
 async def _by_bias(
-    target: Subject, one: SubjectRequest, tokens: Sequence[int], end_ids: Sequence[int], tolerance: Tolerance
+    target: Side, one: VerifyRequest, tokens: Sequence[int], end_ids: Sequence[int], tolerance: Tolerance
 ) -> Margins:
     """Finds each margin by bisection, to one part in 2^8; the first request decides most of them."""
 

@@ -17,10 +17,10 @@ from typing import Any
 from trtspec.base.errors import UnavailableError
 from trtspec.measure.verify import vllm_worker
 from trtspec.measure.verify.distribution import PILOT, PROMPTS, SamplingCheck
-from trtspec.measure.verify.greedy import GreedyCheck, Told
+from trtspec.measure.verify.greedy import CountAnswers, GreedyCheck
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
 from trtspec.measure.verify.result import VerifyResult
-from trtspec.measure.verify.subject import END, PLAIN, Sides, SubjectAnswer, VerificationSettings, Way
+from trtspec.measure.verify.sides import END, PLAIN, Sides, VerificationSettings, VerifyAnswer, Way
 from trtspec.measure.verify.tolerance import of_two_engines
 
 EVERY_UP_TO = 8
@@ -47,18 +47,18 @@ async def verify(
     vocabulary: Vocabulary,
     prompts: Sequence[VerifyPrompt],
     settings: VerificationSettings,
-    told: Told,
+    advance: CountAnswers,
     opinion: SecondOpinion | None = None,
     command: str = "",
 ) -> VerifyResult:
     """Returns the result of both checks, and of the second opinion.
 
     One side gets all its requests before the other, so that two servers can alternate on one machine. The
-    plain side comes first, so that drafts leave no trace in the reference. Raises as `Subject.ask` does, and
+    plain side comes first, so that drafts leave no trace in the reference. Raises as `Side.ask` does, and
     `UnavailableError` if this machine lacks something.
     """
-    check = GreedyCheck(sides, vocabulary, prompts, settings, told)
-    draws = SamplingCheck(sides, vocabulary, prompts, settings, told) if settings.draws else None
+    check = GreedyCheck(sides, vocabulary, prompts, settings, advance)
+    draws = SamplingCheck(sides, vocabulary, prompts, settings, advance) if settings.draws else None
     plain = await check.plain()
     alone = await draws.alone() if draws else []
     drafted = await check.drafted()
@@ -90,7 +90,7 @@ class SecondOpinion:
             raise UnavailableError(python, "is no Python interpreter that can run", repair)
         return found
 
-    async def ask(self, prompts: Sequence[VerifyPrompt], max_tokens: int) -> tuple[str, list[SubjectAnswer]]:
+    async def ask(self, prompts: Sequence[VerifyPrompt], max_tokens: int) -> tuple[str, list[VerifyAnswer]]:
         """Returns the name of the engine and its answers; raises `UnavailableError` if it gives none."""
         longest = max(len(prompt.token_ids) for prompt in prompts)
         asked = {
@@ -102,8 +102,8 @@ class SecondOpinion:
             "max_model_len": longest + max_tokens,
             "top": TOP,
         }
-        told = await self._run(asked)
-        return f"vLLM {told['version']}", [self._answer(said) for said in told["answers"]]
+        found = await self._run(asked)
+        return f"vLLM {found['version']}", [self._answer(said) for said in found["answers"]]
 
     async def _run(self, asked: dict[str, Any]) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="trtspec-") as name:
@@ -132,9 +132,9 @@ class SecondOpinion:
             found: dict[str, Any] = json.loads(answers.read_text(encoding="utf-8"))
             return found
 
-    def _answer(self, said: dict[str, Any]) -> SubjectAnswer:
+    def _answer(self, said: dict[str, Any]) -> VerifyAnswer:
         """Returns the answer without the end token, which vLLM includes."""
         tokens, rows = list(said["token_ids"]), [dict(map(tuple, row)) for row in said["rows"]]
         ended = bool(tokens) and tokens[-1] in self.vocabulary.end_ids
         text = self.vocabulary.text(tokens[:-1] if ended else tokens)
-        return SubjectAnswer((*tokens[:-1], END) if ended else tuple(tokens), text, tuple(rows))
+        return VerifyAnswer((*tokens[:-1], END) if ended else tuple(tokens), text, tuple(rows))

@@ -67,5 +67,5 @@ def synthetic(shape: Shape, seed: int) -> Workload:
         )
         for number in range(1, shape.prompts + 1)
     )
-    told = f"{NAME}:input={shape.input},output={shape.output},spread={shape.spread:g},prompts={shape.prompts}"
-    return Workload(NAME, told, made)
+    lengths = f"input={shape.input},output={shape.output},spread={shape.spread:g}"
+    return Workload(NAME, f"{NAME}:{lengths},prompts={shape.prompts}", made)

@@ -113,13 +113,13 @@ def pair_of(resolved: Resolved, longest: int) -> ForecastPair:
 def _rows(pair: ForecastPair, context: int, budget: Budget, streams: Sequence[int]) -> list[SpeedRow]:
     return [
         SpeedRow(
-            load.texts,
+            load.sequences,
             step(pair.target, pair.chip, load),
             pair.plain_tokens_per_second(load),
             pair.costs(load, 1).draft,
             tuple(best(pair, load, acceptance) for acceptance in ACCEPTANCES),
             break_even(pair, load),
-            load.texts * (context + pair.longest) <= budget.tokens,
+            load.sequences * (context + pair.longest) <= budget.tokens,
         )
         for load in (BatchLoad(count, context) for count in streams)
     ]

@@ -130,8 +130,8 @@ def distill(options: DistillCommandOptions) -> None:
     changes, new_recipe = _changes(loaded, wanted, options.recipe.parent), ""
     if recipe_out:
         # A recipe that cannot be changed is reported before the training.
-        told = {**places(loaded, recipe_out.parent), **_changes(loaded, wanted, recipe_out.parent)}
-        new_recipe = edit(loaded.path.read_text(encoding="utf-8-sig"), told, loaded.path)
+        changed = {**places(loaded, recipe_out.parent), **_changes(loaded, wanted, recipe_out.parent)}
+        new_recipe = edit(loaded.path.read_text(encoding="utf-8-sig"), changed, loaded.path)
     result = distillation.distill(wanted, out.progress, out.watch)
     if recipe_out:
         write_atomically(recipe_out, new_recipe)
@@ -142,7 +142,7 @@ def _wanted(options: DistillCommandOptions, loaded: LoadedRecipe) -> Distillatio
     """Returns the options of the training; options that are left out have the values of the method's
     authors."""
     # It imports aiohttp; a missing extra `train` is reported before.
-    from trtspec.train.distill.deployment import TargetDeployment
+    from trtspec.train.distill.answers import TargetDeployment
 
     key = read_key(options.api_key_file, options.api_key_env)
     head, published = None, TrainingSettings()

@@ -18,7 +18,7 @@ from trtspec.cli.terminal.output import out
 from trtspec.measure.workloads.reading import read_workload
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.train.tune.candidate import tuned_methods
-from trtspec.train.tune.outcome import TuneOutcome, as_json, tuned, why
+from trtspec.train.tune.result import TuneResult, as_json, tuned, why
 
 if TYPE_CHECKING:
     from trtspec.measure.bench.result import Interval
@@ -129,7 +129,7 @@ def tune(options: TuneCommandOptions) -> None:
     _tell(found, loaded, options.output or beside, json=options.json)
 
 
-def _measure(options: TuneCommandOptions, loaded: LoadedRecipe) -> TuneOutcome:
+def _measure(options: TuneCommandOptions, loaded: LoadedRecipe) -> TuneResult:
     """Tries the candidates of the options on answers of the target, and keeps the measurements for the next
     call."""
     # It imports PyTorch, which the command's help does not need.
@@ -152,13 +152,13 @@ def _measure(options: TuneCommandOptions, loaded: LoadedRecipe) -> TuneOutcome:
         else:
             prompts = read_workload(str(options.workload)).prompts[: options.prompts]
             answers = session.asked(prompts, options.max_tokens, options.temperature, chat=options.chat)
-        return session.outcome(answers)
+        return session.tune(answers)
     except KeyboardInterrupt:
         out.hint(f"the measurements are kept in {folder}: the same command continues from there")
         raise
 
 
-def _tell(found: TuneOutcome, loaded: LoadedRecipe, output: Path, *, json: bool) -> None:
+def _tell(found: TuneResult, loaded: LoadedRecipe, output: Path, *, json: bool) -> None:
     """Writes the tuned recipe, if there is a better one, and prints the results."""
     written = tuned(found, loaded, output)
     out.show(TunedRecipe(found, written), as_json=json)
@@ -173,7 +173,7 @@ def _tell(found: TuneOutcome, loaded: LoadedRecipe, output: Path, *, json: bool)
 class TunedRecipe:
     """The result of a tuning; `written` is the new recipe, None if the target alone is fastest."""
 
-    found: TuneOutcome
+    found: TuneResult
     written: Path | None
 
     def tell(self) -> None:
@@ -225,8 +225,8 @@ def _print_lengths(name: str, run: Run) -> None:
         return
     out.result(f"by category, with K = {run.best.length}")
     found = sorted(run.best.by_category.items())
-    told = [(category, score.answers, *_accepted(score)) for category, score in found]
-    out.table(told, ("category", "answers", "speed-up", "accepted", "of drafted"))
+    by_category = [(category, score.answers, *_accepted(score)) for category, score in found]
+    out.table(by_category, ("category", "answers", "speed-up", "accepted", "of drafted"))
     out.result()
 
 

@@ -2,29 +2,127 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from trtspec.base.digest import digest_of
-from trtspec.base.errors import DatasetError, EngineError
+from trtspec.base.errors import DatasetError, EngineError, ServerError
 from trtspec.base.progress import Advance, Progress
+from trtspec.client.endpoint import AskError, ChatMessage, Endpoint, EndpointRequest
+from trtspec.client.finding import find
+from trtspec.measure.bench.traffic import Tasks
 from trtspec.measure.workloads.reading import read_workload
-from trtspec.measure.workloads.recorded import Recorded, read_recorded
+from trtspec.measure.workloads.recorded import Recorded, append_recorded, read_recorded
 from trtspec.measure.workloads.workload import Prompt
 from trtspec.serving.errors import EngineLoadError, ServingError
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.train.distill import deployment
 from trtspec.train.distill.model import chat_template
 from trtspec.train.distill.pair import TrainingPair
 from trtspec.train.distill.settings import DistillationOptions
 from trtspec.train.tune.answer import RecordedAnswer, in_tokens
+from trtspec.train.tune.builds import TuneBuilds
 from trtspec.train.tune.recording import LEAST_ROOM, Asking, record
-from trtspec.train.tune.workshop import Workshop
+
+_TIMEOUT_S = 3600.0
+
+Connect = Callable[[], Awaitable[Endpoint]]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetDeployment:
+    """A server of the target, with drafts or without: they change no answer."""
+
+    url: str
+    model: str | None = None
+    key: str | None = field(default=None, repr=False)
+    streams: int = 16
+
+    async def connect(self) -> Endpoint:
+        """Finds the model, by Triton's API or OpenAI's; raises UnavailableError."""
+        return (await find(self.url, self.model, chat=False, timeout_s=_TIMEOUT_S, key=self.key)).endpoint
+
+
+def record_deployed(
+    connect: Connect, streams: int, file: Path, prompts: Sequence[Prompt], asking: Asking, advance: Advance
+) -> list[Recorded]:
+    """Returns the unchanged first turn of each prompt, with its answer.
+
+    Answers are appended to the file as they come, and those in the file are not requested again. `advance` is
+    called with 1 for each. Prompts that the server refuses are left out. Raises what `connect` raises, and
+    ServerError, also if the server refuses all prompts.
+    """
+    recorded = read_recorded(file) if file.is_file() else []
+    known = {(answer.name, answer.prompt): answer for answer in recorded}
+    refused = list[ServerError]()
+    missing = [prompt for prompt in prompts if (prompt.name, prompt.text) not in known]
+    advance(len(prompts) - len(missing))
+
+    def keep(answer: Recorded) -> None:
+        known[answer.name, answer.prompt] = answer
+        append_recorded(file, [answer])
+        advance(1)
+
+    if missing:
+        asyncio.run(_ask_all(missing, asking, connect, streams, keep, refused.append))
+    found = [known[key] for prompt in prompts if (key := (prompt.name, prompt.text)) in known]
+    if refused and not found:
+        raise refused[0]
+    return found
+
+
+async def _ask_all(
+    jobs: Sequence[Prompt],
+    asking: Asking,
+    connect: Connect,
+    streams: int,
+    keep: Callable[[Recorded], None],
+    leave_out: Callable[[ServerError], None],
+) -> None:
+    endpoint, left = await connect(), iter(jobs)
+
+    async def work() -> None:
+        for prompt in left:
+            max_tokens, sampling = prompt.max_tokens or asking.max_tokens, asking.sampling(prompt.text)
+            try:
+                keep(await _ask(endpoint, prompt, max_tokens, sampling))
+            except AskError as error:
+                failure = ServerError(endpoint.url, f"prompt {prompt.name}: {error.problem}")
+                if error.kind != "rejected":
+                    raise failure from error
+                leave_out(failure)
+
+    try:
+        async with Tasks() as tasks:
+            for _ in range(min(streams, len(jobs))):
+                tasks.start(work())
+    finally:
+        await endpoint.close()
+
+
+async def _ask(endpoint: Endpoint, prompt: Prompt, max_tokens: int, sampling: dict[str, float]) -> Recorded:
+    question = EndpointRequest(
+        (ChatMessage("user", prompt.text),),
+        max_tokens,
+        temperature=sampling.get("temperature", 0.0),
+        seed=int(sampling["seed"]) if sampling else None,
+    )
+    said = await endpoint.ask(question)
+    return Recorded(
+        prompt.name,
+        prompt.category,
+        prompt=prompt.text,
+        text=said.text,
+        finish_reason="stop" if said.finish_reason == "stop" else "length",
+        model=endpoint.model,
+        sampling=sampling,
+    )
+
 
 Ids = tuple[int, ...]
 Render = Callable[[str], str]
@@ -61,15 +159,15 @@ def gather(wanted: DistillationOptions, pair: TrainingPair, show: Show, watch: P
     limit = min(wanted.settings.max_length, pair.max_seq_len)
     usable = {(answer.prompt, answer.tokens): answer for answer in found if _has_room(answer, limit)}
     if wanted.held_out:
-        kept = {answer.prompt: answer for answer in held_out if _has_room(answer, pair.max_seq_len)}
+        measured = {answer.prompt: answer for answer in held_out if _has_room(answer, pair.max_seq_len)}
     else:
-        kept = _share({answer.prompt: answer for answer in usable.values()}, wanted)
-    learned = [answer for answer in usable.values() if answer.prompt not in kept]
-    if not learned or len(kept) < _LEAST:
-        problem = f"leaves {len(learned)} answers to learn and {len(kept)} to measure on"
+        measured = _share({answer.prompt: answer for answer in usable.values()}, wanted)
+    learned = [answer for answer in usable.values() if answer.prompt not in measured]
+    if not learned or len(measured) < _LEAST:
+        problem = f"leaves {len(learned)} answers to learn and {len(measured)} to measure on"
         raise DatasetError(origin, problem, f"at least 1 and {_LEAST}, with prompts under {limit} tokens")
-    lost = len(found) + len(held_out) - len(learned) - len(kept)
-    return Answers(tuple(learned), tuple(kept.values()), lost + unasked + more_unasked)
+    lost = len(found) + len(held_out) - len(learned) - len(measured)
+    return Answers(tuple(learned), tuple(measured.values()), lost + unasked + more_unasked)
 
 
 def _has_room(answer: RecordedAnswer, limit: int) -> bool:
@@ -122,10 +220,10 @@ def _asked(
     asking = Asking(model, pair.tokenizer.encode, wanted.max_tokens, wanted.temperature)
     if at := wanted.deployment:
         whose: object = [at.url, at.model]
-        ask = partial(deployment.record, at.connect, at.streams)
+        ask = partial(record_deployed, at.connect, at.streams)
     else:
-        workshop = Workshop(pair.loaded, wanted.output / "target", pair.num_draft_tokens, watch)
-        target = workshop.target()
+        builds = TuneBuilds(pair.loaded, wanted.output / "target", pair.num_draft_tokens, watch)
+        target = builds.target()
         whose, ask = target.digest, partial(_record_here, target.engine, pair.tokenizer)
     made_of = [workload.digest, wanted.max_tokens, wanted.temperature, wanted.chat, whose]
     file = wanted.output / "answers" / f"{workload.name}-{digest_of(made_of)[:8]}.jsonl"

@@ -33,8 +33,8 @@ from trtspec.train.distill.pair import TrainingPair, read_pair, read_target
 from trtspec.train.distill.settings import DistillationOptions
 from trtspec.train.distill.training import Checkpoints, num_steps, train
 from trtspec.train.tune.answer import RecordedAnswer
-from trtspec.train.tune.outcome import finite
 from trtspec.train.tune.replay import Choices
+from trtspec.train.tune.result import finite
 
 RECORD = "distillation.json"
 _PACKAGES = ("torch", "transformers", "accelerate")

@@ -29,8 +29,8 @@ from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.serving.executors.torch.device import CPU, find_device
 from trtspec.train.distill.pair import TrainingPair
 from trtspec.train.tune.answer import RecordedAnswer
-from trtspec.train.tune.forced import Forced
 from trtspec.train.tune.replay import Choices
+from trtspec.train.tune.teacher_forcing import TeacherForcing
 
 _CONFIGS = ("config.json", "generation_config.json", INDEX)
 _LICENSES = ("LICENSE*", "NOTICE*", "USE_POLICY*")
@@ -68,7 +68,7 @@ class TrainedDraft:
             torch = backend_named("torch")
             assert isinstance(torch, BuildsHere)
             torch.build(checkpoint, BuildOptions(1, longest, longest, longest), engine)
-            forced = Forced(engine, device, pair.target.vocab_size, pair.tokenizer.end_ids)
+            forced = TeacherForcing(engine, device, pair.target.vocab_size, pair.tokenizer.end_ids)
             said: list[Sequence[Choices]] = []
             for answer in answers:
                 said.append([forced.choices(answer)] * self.longest)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from trtspec.train.distill.deployment import TargetDeployment
+    from trtspec.train.distill.answers import TargetDeployment
 
 DECAY = 0.8
 """The weight of a draft token relative to the one before it, as in EAGLE's trainer

@@ -65,9 +65,9 @@ def train(
     each step. Raises TrainingError if the loss becomes NaN or infinite, and UnavailableError if the GPU's
     memory is too small.
     """
-    kept = folder / "checkpoints"
-    kept.mkdir(parents=True, exist_ok=True)
-    last = last_checkpoint(kept)
+    saved = folder / "checkpoints"
+    saved.mkdir(parents=True, exist_ok=True)
+    last = last_checkpoint(saved)
     done = _points(last)
     curve = LossCurve(folder / "loss.jsonl")
     curve.restart(done)
@@ -75,7 +75,7 @@ def train(
     try:
         trainer = Trainer(
             model=model,
-            args=_arguments(kept, settings),
+            args=_arguments(saved, settings),
             train_dataset=_Rows(examples),
             data_collator=collate,
             callbacks=[checkpoints, _Steps(curve, advance)],

@@ -1,14 +1,14 @@
-"""Runs one `trtspec tune`, from prompts or recorded answers to an outcome."""
+"""Runs one `trtspec tune`, from prompts or recorded answers to a result."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtspec.backends.recipes import runner_of
 from trtspec.base.digest import digest_of
-from trtspec.base.errors import DatasetError, RecipeError
+from trtspec.base.errors import DatasetError, RecipeError, TrtspecError, UnavailableError
 from trtspec.base.progress import Progress
 from trtspec.measure.workloads.recorded import read_recorded
 from trtspec.measure.workloads.workload import Prompt
@@ -17,16 +17,114 @@ from trtspec.models.layers import spread
 from trtspec.models.source import read_source
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe, model_location
+from trtspec.recipe.schema import Recipe
 from trtspec.serving.executors.torch.device import find_device
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.train.tune.answer import RecordedAnswer, in_tokens, mixed, tokenizer_of
-from trtspec.train.tune.candidate import CandidateDraft, Precision, candidates
-from trtspec.train.tune.costing import ForecastCosts, MeasuredCosts
-from trtspec.train.tune.kept import Kept
-from trtspec.train.tune.outcome import TuneOutcome, outcome
+from trtspec.train.tune.builds import ALONE, TuneBuilds
+from trtspec.train.tune.cache import CachedChoices, TuneCache
+from trtspec.train.tune.candidate import Candidate, CandidateDraft, Precision, candidates
+from trtspec.train.tune.costs import ForecastCosts, MeasuredCosts
+from trtspec.train.tune.race import PLAIN, CandidateResult, Replays, run
 from trtspec.train.tune.recording import Asking, Encode, record
-from trtspec.train.tune.tuner import DraftOracle, Tuner
-from trtspec.train.tune.workshop import ALONE, Workshop
+from trtspec.train.tune.replay import Choices, replay
+from trtspec.train.tune.result import TuneResult, result_of
+from trtspec.train.tune.score import DraftLengthCosts
+from trtspec.train.tune.teacher_forcing import TeacherForcing
+
+Costing = Callable[[Candidate], DraftLengthCosts]
+"""Returns the costs of a candidate's rounds; raises what building it raises."""
+
+
+class DraftOracle:
+    """Runs drafts one after the other, with one at a time in memory."""
+
+    def __init__(
+        self, builds: TuneBuilds, cache: TuneCache, device: str, vocab_size: int, end_ids: tuple[int, ...]
+    ) -> None:
+        self._builds, self._cache = builds, cache
+        self._device, self._vocab_size, self._end_ids = device, vocab_size, end_ids
+        self._draft: CandidateDraft | None = None
+        self._forcing: TeacherForcing | None = None
+        self._known: CachedChoices | None = None
+
+    def choices(self, draft: CandidateDraft, answers: Sequence[RecordedAnswer]) -> list[Choices]:
+        """Returns the draft's choices for each answer; raises what building it raises."""
+        built = self._builds.draft(draft)
+        if draft != self._draft:
+            self._draft, self._forcing = draft, None
+            self._known = self._cache.choices(built.digest, self._end_ids[:1])
+        assert self._known is not None
+        found = []
+        for answer in answers:
+            choices = self._known.get(answer.digest)
+            if choices is None:
+                if self._forcing is None:
+                    self._forcing = TeacherForcing(
+                        built.engine, self._device, self._vocab_size, self._end_ids
+                    )
+                choices = self._forcing.choices(answer)
+                self._known.put(answer.digest, choices)
+            found.append(choices)
+        return found
+
+    def forget(self) -> None:
+        """Frees the memory of the last draft."""
+        self._draft = self._forcing = self._known = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tuner:
+    """Measures candidates for a recipe on recorded answers, with every K up to `longest`."""
+
+    recipe: Recipe
+    answers: Sequence[RecordedAnswer]
+    longest: int
+    costing: Costing
+    oracle: DraftOracle
+    watch: Progress
+
+    def standings(self, candidates: Sequence[Candidate]) -> list[CandidateResult]:
+        """Returns the result of each candidate, in the order of measurement.
+
+        One that cannot be built or does not fit the target is refused. A missing disk, GPU or package ends
+        the tuning.
+        """
+        found: list[CandidateResult] = []
+        lead = PLAIN.low
+        for candidate in candidates:
+            try:
+                standing = self._standing(candidate, lead)
+            except UnavailableError:
+                raise
+            except TrtspecError as error:
+                standing = CandidateResult(candidate, refused=str(error))
+            found.append(standing)
+            if standing.run and not standing.was_stopped:
+                lead = max(lead, standing.run.best.speedup.low)
+        self.oracle.forget()
+        return found
+
+    def _standing(self, candidate: Candidate, lead: float) -> CandidateResult:
+        self.oracle.forget()
+        costs, drafting = self.costing(candidate), candidate.drafting(self.recipe)
+        with self.watch(f"{candidate.name}: running the draft", len(self.answers)) as advance:
+
+            def measure(answers: Sequence[RecordedAnswer]) -> Replays:
+                chosen: Sequence[Choices | None] = [None] * len(answers)
+                if candidate.draft is not None:
+                    chosen = self.oracle.choices(candidate.draft, answers)
+                advance(len(answers))
+                return {
+                    length: [
+                        replay(answer, drafting, None if own is None else [own] * length, length)
+                        for answer, own in zip(answers, chosen, strict=True)
+                    ]
+                    for length in range(1, self.longest + 1)
+                }
+
+            return CandidateResult(candidate, run(self.answers, costs, lead, measure))
+
 
 LONGEST = 8
 
@@ -82,8 +180,8 @@ class Session:
                 read_source(draft.location)
         longest = wanted.longest or recipe.speculation.max_draft_len or LONGEST
         self._loaded, self._wanted, self._longest, self._count = loaded, wanted, longest, count
-        self._kept, self._workshop = Kept(work), Workshop(loaded, work, longest, watch)
-        plan = self._workshop.plan(ALONE)
+        self._cache, self._builds = TuneCache(work), TuneBuilds(loaded, work, longest, watch)
+        plan = self._builds.plan(ALONE)
         self._work, self._commit, self._source = work, plan.facts.target.revision, plan.facts.target.source
         self._tokenizer = tokenizer_of(self._source)
         options = plan.resolved.target.options
@@ -115,9 +213,9 @@ class Session:
         self, prompts: Sequence[Prompt], max_tokens: int, temperature: float, *, chat: bool
     ) -> list[RecordedAnswer]:
         """Returns the target's answers, computed here, to the first turns of prompts."""
-        target = self._workshop.target()
+        target = self._builds.target()
         asking = Asking(self._loaded.recipe.target.model, self._encoder(chat), max_tokens, temperature)
-        file = self._kept.answers(target.digest, max_tokens, temperature)
+        file = self._cache.answers(target.digest, max_tokens, temperature)
         with self._count("the target's own answers", len(prompts)) as advance:
             (engine,) = load_engines([target.engine])
             try:
@@ -126,7 +224,7 @@ class Session:
                 engine.shutdown()
         return self._chosen(in_tokens(found, self._tokenizer, file), file, len(found))
 
-    def outcome(self, answers: Sequence[RecordedAnswer]) -> TuneOutcome:
+    def tune(self, answers: Sequence[RecordedAnswer]) -> TuneResult:
         """Measures every candidate on the answers; raises what building the target raises."""
         wanted, is_measured = self._wanted, self._wanted.is_measured
         if is_measured is None:
@@ -137,14 +235,14 @@ class Session:
         costing: MeasuredCosts | ForecastCosts
         if is_measured:
             load = answers, wanted.streams, self._longest
-            costing = MeasuredCosts(self._workshop, self._kept, *load, self._count)
+            costing = MeasuredCosts(self._builds, self._cache, *load, self._count)
         else:
-            costing = ForecastCosts(self._workshop, answers, wanted.streams, self._longest)
+            costing = ForecastCosts(self._builds, answers, wanted.streams, self._longest)
         size, end_ids = self._source.vocab_size, self._tokenizer.end_ids
-        told = DraftOracle(self._workshop, self._kept, find_device(None), size, end_ids)
-        tuner = Tuner(self._loaded.recipe, answers, self._longest, costing, told, self._count)
+        oracle = DraftOracle(self._builds, self._cache, find_device(None), size, end_ids)
+        tuner = Tuner(self._loaded.recipe, answers, self._longest, costing, oracle, self._count)
         found = tuner.standings(standing)
-        return outcome(found, len(answers), wanted.streams, is_measured=is_measured)
+        return result_of(found, len(answers), wanted.streams, is_measured=is_measured)
 
     def _chosen(self, answers: Sequence[RecordedAnswer], source: Path, most: int) -> list[RecordedAnswer]:
         """Returns one answer for each prompt: several would count as independent and make intervals too

@@ -14,7 +14,7 @@ from tests.command_line import trtspec
 from trtspec.measure.verify.opening import InProcess, load_build
 from trtspec.measure.verify.prompts import Vocabulary, asked, built_in
 from trtspec.measure.verify.result import VerifyResult
-from trtspec.measure.verify.subject import Sides, VerificationSettings
+from trtspec.measure.verify.sides import Sides, VerificationSettings
 from trtspec.measure.verify.verification import verify
 from trtspec.serving.triton.engines import EnginePair
 

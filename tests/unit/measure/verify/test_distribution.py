@@ -23,7 +23,7 @@ from trtspec.measure.verify.distribution import (
     outcomes,
     repeats,
 )
-from trtspec.measure.verify.subject import Sides, VerificationSettings
+from trtspec.measure.verify.sides import Sides, VerificationSettings
 
 DRAWS, RUNS, LIMIT = 500, 200, FALSE_ALARMS / 10
 samples = st.lists(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes import seeded_faults as faults
 from tests.unit.measure.verify.conftest import Verified
-from trtspec.measure.verify.subject import VerificationSettings
+from trtspec.measure.verify.sides import VerificationSettings
 
 NAMES = ("code-1", "prose-1", "list-1", "begun-1")
 GREEDY = VerificationSettings(lengths=(1, 3), max_tokens=24, dtype="float32", draws=0)

@@ -14,7 +14,7 @@ from tests.unit.measure.verify.conftest import TINY
 from trtspec.measure.verify.greedy import GreedyCheck
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
 from trtspec.measure.verify.result import VerifyResult
-from trtspec.measure.verify.subject import END, Row, Sides, VerificationSettings
+from trtspec.measure.verify.sides import END, Row, Sides, VerificationSettings
 
 PROMPT = VerifyPrompt("one", "a prompt", (11, 12, 13))
 PLAIN = (4, 5, 6, 7)

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from tests.fakes.said import Said
 from tests.unit.measure.verify.conftest import MODEL, TINY
 from trtspec.measure.verify.opening import InProcess, load_build
-from trtspec.measure.verify.subject import END, SubjectAnswer, SubjectRequest
+from trtspec.measure.verify.sides import END, VerifyAnswer, VerifyRequest
 from trtspec.measure.verify.tolerance import Margins, margins, tolerance
 
 BOUND = tolerance("float32", None)
@@ -22,7 +22,7 @@ ROW = {3: -0.5, 4: -0.75, 9: -2.5, 1: -6.0}
 
 def told(row: dict[int, float], tokens: list[int], top_log_probs: int) -> Margins:
     target = Said((5,), (), (), {1: row}, top_log_probs)
-    return asyncio.run(margins(target, SubjectRequest((5, 8), 1), tokens, (1, 9), BOUND))
+    return asyncio.run(margins(target, VerifyRequest((5, 8), 1), tokens, (1, 9), BOUND))
 
 
 @pytest.mark.parametrize("top_log_probs", [20, 0])
@@ -51,13 +51,13 @@ def test_without_a_bound_there_is_a_margin_still() -> None:
     class Patient(Said):
         left = 100
 
-        async def ask(self, question: SubjectRequest) -> SubjectAnswer:
+        async def ask(self, question: VerifyRequest) -> VerifyAnswer:
             self.left -= 1
             assert self.left, "it would ask for ever"
             return await super().ask(question)
 
     target, bound = Patient((5,), (), (), {1: ROW}, 0), tolerance("bfloat16", None, 0.0)
-    found = asyncio.run(margins(target, SubjectRequest((5, 8), 1), [3, 4], (1, 9), bound))
+    found = asyncio.run(margins(target, VerifyRequest((5, 8), 1), [3, 4], (1, 9), bound))
     assert found.behind[4] == pytest.approx(0.25, rel=0.01)
     assert not found.within(bound)
 
@@ -71,7 +71,7 @@ def test_a_token_that_is_not_told_is_no_tie() -> None:
 class Narrow(Said):
     """A target that tells the two likeliest tokens, whoever asks for more."""
 
-    async def ask(self, question: SubjectRequest) -> SubjectAnswer:
+    async def ask(self, question: VerifyRequest) -> VerifyAnswer:
         answer = await super().ask(question)
         return replace(
             answer,
@@ -84,7 +84,7 @@ def test_a_token_that_the_row_has_no_place_for_is_asked_about(steps: float, is_t
     """The three likeliest lie within the bound, and two of them are told."""
     step = BOUND.value / 4
     target = Narrow((5,), (), (), {1: {3: -0.5, 4: -0.5 - step, 7: -0.5 - step * 2 * steps}}, 5)
-    found = asyncio.run(margins(target, SubjectRequest((5, 8), 1), [3, 7], (1, 9), BOUND))
+    found = asyncio.run(margins(target, VerifyRequest((5, 8), 1), [3, 7], (1, 9), BOUND))
     assert not found.is_at_least
     assert found.behind[7] == pytest.approx(2 * steps * step, rel=0.02)
     assert found.within(BOUND) == is_tie
@@ -107,7 +107,7 @@ def test_both_ways_agree_with_transformers(float32_build: Path) -> None:
     with torch.inference_mode():
         logits = model(torch.tensor([ids])).logits[0, -1]
     order = logits.argsort(descending=True).tolist()
-    question, tokens = SubjectRequest(ids, 1), [order[0], order[3]]
+    question, tokens = VerifyRequest(ids, 1), [order[0], order[3]]
     expected = float(logits[order[0]] - logits[order[3]])
     for found in asyncio.run(main()):
         assert found.likeliest == order[0]

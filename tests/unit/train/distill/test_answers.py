@@ -20,8 +20,7 @@ from trtspec.base.progress import no_progress
 from trtspec.client.endpoint import AskError, EndpointRequest, TimedAnswer
 from trtspec.measure.workloads.recorded import read_recorded
 from trtspec.measure.workloads.workload import Prompt
-from trtspec.train.distill.answers import Answers, gather
-from trtspec.train.distill.deployment import TargetDeployment, record
+from trtspec.train.distill.answers import Answers, TargetDeployment, gather, record_deployed
 from trtspec.train.distill.pair import read_pair
 from trtspec.train.distill.settings import DistillationOptions
 from trtspec.train.tune.recording import Asking
@@ -106,25 +105,27 @@ def test_a_prompt_that_the_server_refuses_is_left_out(toy: DistillationOptions) 
 def test_only_what_is_missing_is_asked_for(tmp_path: Path) -> None:
     file, first, second, counted = tmp_path / "answers" / "a.jsonl", Parrot(21), Parrot(99), list[int]()
     with pytest.raises(ServerError, match=r"http://parrot: prompt \d+: is gone"):
-        record(first.connect, 3, file, PROMPTS, ASKING, lambda *_: None)
+        record_deployed(first.connect, 3, file, PROMPTS, ASKING, lambda *_: None)
     assert first.is_closed
     with file.open("ab") as stream:  # As if the power had failed while a line was written.
         stream.write(b'{"name": "39", "prompt": "say')
 
-    found = record(second.connect, 3, file, PROMPTS, ASKING, lambda amount, *_: counted.append(amount))
+    found = record_deployed(
+        second.connect, 3, file, PROMPTS, ASKING, lambda amount, *_: counted.append(amount)
+    )
 
     assert [answer.text for answer in found] == [prompt.text for prompt in PROMPTS]
     asked = sorted(question.messages[0].text for question in (*first.asked, *second.asked))
     assert asked == sorted(prompt.text for prompt in PROMPTS)
     assert sum(counted) == 40
     assert {answer.name for answer in read_recorded(file)} == {prompt.name for prompt in PROMPTS}
-    assert record(Parrot(0).connect, 3, file, PROMPTS, ASKING, lambda *_: None) == found
+    assert record_deployed(Parrot(0).connect, 3, file, PROMPTS, ASKING, lambda *_: None) == found
 
 
 def test_each_prompt_is_drawn_with_numbers_of_its_own(tmp_path: Path) -> None:
     server = Parrot(99)
     asking = replace(ASKING, temperature=0.7)
-    found = record(server.connect, 3, tmp_path / "a.jsonl", PROMPTS, asking, lambda *_: None)
+    found = record_deployed(server.connect, 3, tmp_path / "a.jsonl", PROMPTS, asking, lambda *_: None)
     assert {question.temperature for question in server.asked} == {0.7}
     assert len({question.seed for question in server.asked}) == 40
     assert [answer.sampling for answer in found] == [asking.sampling(prompt.text) for prompt in PROMPTS]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.train.tune.made import costs
-from trtspec.train.tune import calibration
+from trtspec.train.tune import costs as tune_costs
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def prompts(tmp_path: Path) -> Path:
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds of the engine for next to nothing, in place of times of this machine."""
 
-    def said(self: calibration.CostMeasurement, advance: Any) -> Any:
+    def said(self: tune_costs.CostMeasurement, advance: Any) -> Any:
         return costs(0.05)
 
-    monkeypatch.setattr(calibration.CostMeasurement, "costs", said)
+    monkeypatch.setattr(tune_costs.CostMeasurement, "costs", said)

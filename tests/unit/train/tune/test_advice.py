@@ -11,8 +11,8 @@ import pytest
 from tests.unit.train.tune.made import Drafting, answers, costs
 from trtspec.train.tune.answer import RecordedAnswer
 from trtspec.train.tune.candidate import Candidate, CandidateDraft
-from trtspec.train.tune.outcome import TuneOutcome, as_json, outcome, why
 from trtspec.train.tune.race import CandidateResult, Replays, run
+from trtspec.train.tune.result import TuneResult, as_json, result_of, why
 
 OWN = Candidate("draft_model", CandidateDraft(Path("draft"), is_own=True))
 OTHER = Candidate("draft_model", CandidateDraft("some/other"))
@@ -40,8 +40,8 @@ def stood(
     return CandidateResult(candidate, run(ASKED, costs(draft), lead, ByCategory(code, elsewhere)))
 
 
-def found(*standings: CandidateResult) -> TuneOutcome:
-    return outcome(standings, len(ASKED), 1, is_measured=True)
+def found(*standings: CandidateResult) -> TuneResult:
+    return result_of(standings, len(ASKED), 1, is_measured=True)
 
 
 def test_a_good_draft_needs_no_advice() -> None:

@@ -11,8 +11,8 @@ from scipy import stats
 from tests.unit.train.tune.made import Drafting, answers, costs
 from trtspec.forecast.speedup import RoundCosts, speedup
 from trtspec.train.tune.candidate import Candidate
-from trtspec.train.tune.outcome import outcome, why
 from trtspec.train.tune.race import FEWEST, CandidateResult, compare, run
+from trtspec.train.tune.result import result_of, why
 from trtspec.train.tune.score import ratio, t_quantile
 
 
@@ -47,7 +47,7 @@ def test_who_was_measured_on_all_answers_was_not_left() -> None:
     slow = run(answers(FEWEST), costs(5.0), 1.0, Drafting(0.1))
     assert (slow.answers, slow.bound) == (FEWEST, None)
     assert slow.best.speedup.high < 1.0
-    found = outcome([CandidateResult(Candidate("ngram", None), slow)], FEWEST, 1, is_measured=True)
+    found = result_of([CandidateResult(Candidate("ngram", None), slow)], FEWEST, 1, is_measured=True)
     assert why(found.standings[0], found) == "slower than the target alone"
 
 

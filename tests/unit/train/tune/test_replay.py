@@ -19,8 +19,8 @@ from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.stats import SpeculationCounts
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.train.tune.answer import RecordedAnswer
-from trtspec.train.tune.forced import Forced
 from trtspec.train.tune.replay import replay
+from trtspec.train.tune.teacher_forcing import TeacherForcing
 
 TOKENS, LONGEST = 32, 8
 METHODS = {
@@ -55,7 +55,7 @@ class Pair:
         ends = self.tokenizer.encode(text)[-1:] if text else ()
         self.tokenizer.end_ids = tuple(ends)
         size = self.engines[0].limits.vocab_size
-        self.forced = Forced(self._build / "draft" / "engine", "cpu", size, self.tokenizer.end_ids)
+        self.forced = TeacherForcing(self._build / "draft" / "engine", "cpu", size, self.tokenizer.end_ids)
 
     def said(
         self,

@@ -14,11 +14,12 @@ from trtspec.backends.recipes import load
 from trtspec.measure.workloads.recorded import Recorded, append_recorded, read_recorded
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.train.tune import calibration, forced
+from trtspec.train.tune import costs as tune_costs
 from trtspec.train.tune.answer import RecordedAnswer
 from trtspec.train.tune.candidate import candidates
 from trtspec.train.tune.race import FEWEST
 from trtspec.train.tune.session import Session
+from trtspec.train.tune.teacher_forcing import TeacherForcing
 
 
 def tune(recipe: Path, *words: object) -> dict[str, Any]:
@@ -95,11 +96,11 @@ def test_a_draft_ends_with_the_token_that_a_served_pair_ends_with(
             path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": listed}))
     asked = list[tuple[int, ...]]()
 
-    def noted(self: forced.Forced, engine: Path, device: str, size: int, end_ids: tuple[int, ...]) -> None:
+    def noted(self: TeacherForcing, engine: Path, device: str, size: int, end_ids: tuple[int, ...]) -> None:
         asked.append(end_ids)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(forced.Forced, "__init__", noted)
+    monkeypatch.setattr(TeacherForcing, "__init__", noted)
     words = ("--work", pair_recipe.parent / "work", "--method", "draft_model", "--longest", 1)
     assert trtspec("tune", pair_recipe, "--workload", prompts, *words).returncode == 130
     own = Tokenizer.load(pair_recipe.parent / "target").id_of("</s>")
@@ -115,8 +116,8 @@ def test_a_second_run_measures_nothing_again(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("this was measured before")
 
-    monkeypatch.setattr(calibration.CostMeasurement, "costs", never)
-    monkeypatch.setattr(forced.Forced, "__init__", never)
+    monkeypatch.setattr(tune_costs.CostMeasurement, "costs", never)
+    monkeypatch.setattr(TeacherForcing, "__init__", never)
     monkeypatch.setattr(Coordinator, "complete", never)
     assert tune(pair_recipe, "--workload", prompts, "--longest", 4) == first
 
@@ -138,23 +139,23 @@ def test_a_prompt_that_may_be_answered_longer_now_is_asked_again(pair_recipe: Pa
 def test_what_was_measured_before_an_interrupt_is_kept(
     pair_recipe: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choices, asked = forced.Forced.choices, list[object]()
+    choices, asked = TeacherForcing.choices, list[object]()
 
-    def noted(self: forced.Forced, answer: Any) -> Any:
+    def noted(self: TeacherForcing, answer: Any) -> Any:
         asked.append(answer)
         return choices(self, answer)
 
-    def interrupted(self: forced.Forced, answer: Any) -> Any:
+    def interrupted(self: TeacherForcing, answer: Any) -> Any:
         if len(asked) == 3:
             raise KeyboardInterrupt
         return noted(self, answer)
 
     words = ("tune", pair_recipe, "--workload", prompts, "--work", pair_recipe.parent / "work", "--json")
-    monkeypatch.setattr(forced.Forced, "choices", interrupted)
+    monkeypatch.setattr(TeacherForcing, "choices", interrupted)
     stopped = trtspec(*words, "--method", "draft_model")
     assert stopped.returncode == 130
     assert "the same command continues from there" in stopped.stderr
-    monkeypatch.setattr(forced.Forced, "choices", noted)
+    monkeypatch.setattr(TeacherForcing, "choices", noted)
     assert trtspec(*words, "--method", "draft_model").returncode == 0
     assert len(asked) == len(set(asked)) == FEWEST  # A random draft is not looked at any longer.
 
@@ -217,7 +218,7 @@ def test_recorded_prompts_may_be_what_a_user_says(
         asked.append(answers)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Session, "outcome", taken)
+    monkeypatch.setattr(Session, "tune", taken)
     trtspec("tune", pair_recipe, "--work", pair_recipe.parent / "work", "--answers", texts, "--chat")
     assert {tuple(answer.prompt) for answer in asked[0]} == {
         tuple(tokenizer.encode("<hello>", add_special_tokens=False)),
@@ -260,8 +261,8 @@ def test_a_draft_that_is_not_there_is_refused_before_anything_is_built(
 
 
 def test_rounds_are_timed_here(pair_recipe: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "BUDGET_S", 0.0)
-    monkeypatch.setattr(calibration, "SECONDS", 0.005)
+    monkeypatch.setattr(tune_costs, "BUDGET_S", 0.0)
+    monkeypatch.setattr(tune_costs, "SECONDS", 0.005)
     found = tune(pair_recipe, "--workload", prompts, "--longest", 3, "--streams", 2, "--method", "hybrid")
     costs = [standing["costs"] for standing in found["standings"]]
     assert all(len(one["drafted"]) == len(one["looked_up"]) == 3 for one in costs)
@@ -272,8 +273,8 @@ def test_rounds_are_timed_here(pair_recipe: Path, prompts: Path, monkeypatch: py
 def test_rounds_are_timed_with_texts_that_have_no_room_left(
     pair_recipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration, "BUDGET_S", 0.0)
-    monkeypatch.setattr(calibration, "SECONDS", 0.005)
+    monkeypatch.setattr(tune_costs, "BUDGET_S", 0.0)
+    monkeypatch.setattr(tune_costs, "SECONDS", 0.005)
     pair_recipe.write_text(
         pair_recipe.read_text().replace("backend: torch", "backend: torch, max_seq_len: 128")
     )

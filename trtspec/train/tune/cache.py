@@ -14,7 +14,7 @@ from trtspec.train.tune.replay import Choices
 from trtspec.train.tune.score import DraftLengthCosts
 
 
-class Kept:
+class TuneCache:
     """A folder with recorded answers, choices of drafts, and costs, each under a digest.
 
     A line that was cut off during writing is measured again.
@@ -27,9 +27,9 @@ class Kept:
         """Returns the file of a target's answers; its name depends on their inputs."""
         return self.folder / f"answers-{_short(what)}.jsonl"
 
-    def choices(self, draft: str, end_ids: tuple[int, ...]) -> KeptChoices:
+    def choices(self, draft: str, end_ids: tuple[int, ...]) -> CachedChoices:
         """Returns the choices for each answer of the draft with this digest, which ends with `end_ids`."""
-        return KeptChoices(self.folder / f"choices-{_short([draft, end_ids])}.jsonl")
+        return CachedChoices(self.folder / f"choices-{_short([draft, end_ids])}.jsonl")
 
     def costs(self, *what: Any) -> DraftLengthCosts | None:
         """Returns the measured costs for this digest; None if there are none."""
@@ -41,14 +41,14 @@ class Kept:
             tuple(values["drafted"]), tuple(values["looked_up"]), values["plain_s"], values["error"]
         )
 
-    def keep_costs(self, costs: DraftLengthCosts, *what: Any) -> None:
+    def put_costs(self, costs: DraftLengthCosts, *what: Any) -> None:
         write_atomically(self._costs(what), json.dumps(asdict(costs)))
 
     def _costs(self, what: Sequence[Any]) -> Path:
         return self.folder / f"costs-{_short(what)}.json"
 
 
-class KeptChoices:
+class CachedChoices:
     """The choices of one draft, by the digests of answers."""
 
     def __init__(self, file: Path) -> None:

@@ -30,7 +30,7 @@ def chosen_of(logits: torch.Tensor, answer: RecordedAnswer, place: int) -> list[
     return choose(logits, [TokenChoice(sampling, number, place, None, lambda _: [], after)])
 
 
-class Forced:
+class TeacherForcing:
     """A draft engine of the torch backend that continues prefixes of an answer.
 
     Sampling uses the same random numbers as the answer, as in a served pair. A token beyond the target's

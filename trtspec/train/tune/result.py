@@ -29,7 +29,7 @@ BETTER = 1.05
 
 
 @dataclass(frozen=True, slots=True)
-class TuneOutcome:
+class TuneResult:
     """The result of a tuning."""
 
     standings: tuple[CandidateResult, ...]
@@ -53,16 +53,16 @@ class TuneOutcome:
         return sorted(found)
 
 
-def outcome(
+def result_of(
     standings: Sequence[CandidateResult], answers: int, streams: int, *, is_measured: bool
-) -> TuneOutcome:
-    """Returns the outcome of the standings."""
+) -> TuneResult:
+    """Returns the result of the standings."""
     best = winner(standings)
     advice = tuple(advise(best, standings)) if best else ()
-    return TuneOutcome(tuple(ranked(standings)), best, advice, answers, streams, is_measured)
+    return TuneResult(tuple(ranked(standings)), best, advice, answers, streams, is_measured)
 
 
-def why(standing: CandidateResult, found: TuneOutcome) -> str:
+def why(standing: CandidateResult, found: TuneResult) -> str:
     """Says in a few words why a candidate is best, or why it is not."""
     if standing.refused:
         return standing.refused
@@ -83,7 +83,7 @@ def why(standing: CandidateResult, found: TuneOutcome) -> str:
     return f"the best is {100 * (other.value - 1):.0f} % faster"
 
 
-def tuned(found: TuneOutcome, loaded: LoadedRecipe, output: Path) -> Path | None:
+def tuned(found: TuneResult, loaded: LoadedRecipe, output: Path) -> Path | None:
     """Writes the recipe of the best candidate and returns its path; None if drafts do not pay.
 
     Comments and order are kept. Raises RecipeError for a recipe that cannot be changed in this way.
@@ -114,7 +114,7 @@ def _changes(best: CandidateResult, loaded: LoadedRecipe, folder: Path) -> dict[
     return made
 
 
-def as_json(found: TuneOutcome) -> dict[str, Any]:
+def as_json(found: TuneResult) -> dict[str, Any]:
     """Returns all of it as plain data."""
     return {
         "answers": found.answers,
@@ -127,7 +127,7 @@ def as_json(found: TuneOutcome) -> dict[str, Any]:
     }
 
 
-def _standing(standing: CandidateResult, found: TuneOutcome) -> dict[str, Any]:
+def _standing(standing: CandidateResult, found: TuneResult) -> dict[str, Any]:
     candidate, run = standing.candidate, standing.run
     draft = candidate.draft
     values: dict[str, Any] = {
@@ -192,8 +192,8 @@ def advise(best: CandidateResult, standings: Sequence[CandidateResult]) -> Itera
         if per_token is None or of_drafted is None or per_token >= LOW:
             continue
         bound = POOR if per_token < POOR else LOW
-        told = found.speedup.value, tuple(_repairs(category, found, best, standings))
-        yield CategoryAdvice(category, found.answers, per_token, of_drafted, bound, *told)
+        rest = found.speedup.value, tuple(_repairs(category, found, best, standings))
+        yield CategoryAdvice(category, found.answers, per_token, of_drafted, bound, *rest)
 
 
 def _repairs(

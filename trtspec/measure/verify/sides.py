@@ -53,7 +53,7 @@ class VerificationSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class SubjectRequest:
+class VerifyRequest:
     """A request to continue a prompt."""
 
     prompt: str | tuple[int, ...]
@@ -71,7 +71,7 @@ class SubjectRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class SubjectAnswer:
+class VerifyAnswer:
     """The answer to a request."""
 
     token_ids: tuple[int, ...]
@@ -87,7 +87,7 @@ class SubjectAnswer:
     """The number of accepted draft tokens; None if the server does not report it."""
 
 
-def first_difference(one: SubjectAnswer, other: SubjectAnswer) -> int | None:
+def first_difference(one: VerifyAnswer, other: VerifyAnswer) -> int | None:
     """Returns the index of the first token that differs; None if all are the same.
 
     An answer that stops without an end while the other continues has reached a limit earlier: that is a
@@ -97,14 +97,14 @@ def first_difference(one: SubjectAnswer, other: SubjectAnswer) -> int | None:
     return next((place for place, (a, b) in places if a != b), None)
 
 
-def common_rows(one: SubjectAnswer, other: SubjectAnswer) -> Iterator[tuple[Row, Row]]:
+def common_rows(one: VerifyAnswer, other: VerifyAnswer) -> Iterator[tuple[Row, Row]]:
     """Yields both rows at each position after the same text, including the first difference."""
     differs = first_difference(one, other)
     same = len(one.token_ids) if differs is None else differs + 1
     yield from list(zip(one.rows, other.rows, strict=False))[:same]
 
 
-class Subject(Protocol):
+class Side(Protocol):
     """A deployment, or engines in this process, that answers many requests at once."""
 
     name: str
@@ -114,7 +114,7 @@ class Subject(Protocol):
     def top_log_probs(self) -> int:
         """The number of likeliest tokens that it reports at a position; 0 without log-probabilities."""
 
-    async def ask(self, question: SubjectRequest) -> SubjectAnswer:
+    async def ask(self, question: VerifyRequest) -> VerifyAnswer:
         """Returns the whole answer; raises `TrtspecError` if there is none."""
 
     async def close(self) -> None: ...
@@ -122,14 +122,14 @@ class Subject(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The two compared sides; usually both are the same subject."""
+    """The two compared sides; usually both are the same side."""
 
-    plain: Subject
+    plain: Side
     """The side that decodes plainly.
 
     If the server cannot do that on request, it is another server without drafts.
     """
-    speculative: Subject
+    speculative: Side
     """The side that drafts."""
     plain_k: int | None = PLAIN
     """The K of plain requests; None for a server without drafts whose requests take no K."""

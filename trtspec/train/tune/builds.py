@@ -41,7 +41,7 @@ class Built:
     """The digest of the engine's inputs."""
 
 
-class Workshop:
+class TuneBuilds:
     """Builds engines below `folder` that verify, or propose, up to `longest` tokens.
 
     Existing builds are reused. Models of the Hub are downloaded as far as needed.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import platform
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -18,8 +19,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from trtspec.base.progress import Advance
+from trtspec.base.errors import UnavailableError
+from trtspec.base.progress import Advance, Progress
 from trtspec.forecast.fit import FittedSeconds, fit
+from trtspec.forecast.roofline import BatchLoad, step
+from trtspec.pipeline.plan.speed import pair_of, unforeseeable
 from trtspec.serving.adaptive.policy import Pace
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.completion import NO_END, CompletionRequest
@@ -27,12 +31,94 @@ from trtspec.serving.drafters.engine import EngineSource
 from trtspec.serving.drafters.source import LOOKUP, Drafter, Offer
 from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executor import Executor, Request
+from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.intake import begin
 from trtspec.serving.rounds import Rounds
 from trtspec.serving.stats import Stats
 from trtspec.serving.text import Text
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.train.tune.score import DraftLengthCosts, line
+from trtspec.train.tune.answer import RecordedAnswer
+from trtspec.train.tune.builds import TuneBuilds
+from trtspec.train.tune.cache import TuneCache
+from trtspec.train.tune.candidate import Candidate
+from trtspec.train.tune.score import DraftLengthCosts, line, of_lengths
+
+
+class MeasuredCosts:
+    """Measures the costs of a candidate's rounds here, once for each draft, and keeps them.
+
+    `streams` sequences, taken from the `answers`, run at once.
+    """
+
+    def __init__(
+        self,
+        builds: TuneBuilds,
+        cache: TuneCache,
+        answers: Sequence[RecordedAnswer],
+        streams: int,
+        longest: int,
+        watch: Progress,
+    ) -> None:
+        self._builds, self._cache, self._watch = builds, cache, watch
+        self._streams, self._longest = streams, longest
+        # The first halves of answers of medium length.
+        by_length = sorted(answers, key=lambda answer: len(answer.prompt) + len(answer.tokens))
+        first = max(0, (len(by_length) - streams) // 2)
+        chosen = by_length[first : first + streams]
+        self._texts = [[*answer.prompt, *answer.tokens[: len(answer.tokens) // 2]] for answer in chosen]
+        self._last: DraftLengthCosts | None = None
+
+    def __call__(self, candidate: Candidate) -> DraftLengthCosts:
+        """Returns the costs; raises what building the draft raises."""
+        if candidate.draft is None and self._last is not None:
+            return replace(self._last, drafted=self._last.looked_up)
+        target = self._builds.target()
+        built = [target, *([self._builds.draft(candidate.draft)] if candidate.draft else [])]
+        digests = [engine.digest for engine in built]
+        what = (platform.node(), self._streams, self._longest, self._texts, digests)
+        costs = self._cache.costs(*what)
+        if costs is None:
+            with self._watch(f"{candidate.name}: timing rounds here", MOST) as advance:
+                engines = load_engines([one.engine for one in built])
+                try:
+                    tokenizer = Tokenizer.load(target.folder / "tokenizer")
+                    proposing = engines[1] if candidate.draft else None
+                    how = self._texts, self._streams, self._longest
+                    costs = CostMeasurement(engines[0], proposing, tokenizer, *how).costs(advance)
+                finally:
+                    for engine in engines:
+                        engine.shutdown()
+            self._cache.put_costs(costs, *what)
+        self._last = costs
+        return costs
+
+
+class ForecastCosts:
+    """Computes the costs of a candidate's rounds by the plan's model, for engines that do not run here.
+
+    `streams` sequences of the length of `answers` run at once.
+    """
+
+    def __init__(
+        self, builds: TuneBuilds, answers: Sequence[RecordedAnswer], streams: int, longest: int
+    ) -> None:
+        self._builds, self._longest = builds, longest
+        tokens = sum(len(answer.prompt) + len(answer.tokens) // 2 for answer in answers)
+        self._load = BatchLoad(streams, tokens // len(answers))
+
+    def __call__(self, candidate: Candidate) -> DraftLengthCosts:
+        """Returns the costs; raises UnavailableError for engines without a forecast."""
+        resolved = self._builds.plan(candidate).resolved
+        if reason := unforeseeable(resolved):
+            raise UnavailableError("--speed plan", reason, "measure here, with --speed measured")
+        pair = pair_of(resolved, self._longest)
+        free = replace(pair, draft=None)
+        return DraftLengthCosts(
+            of_lengths(lambda length: pair.costs(self._load, length), self._longest),
+            of_lengths(lambda length: free.costs(self._load, length), self._longest),
+            step(pair.target, pair.chip, self._load).seconds,
+        )
+
 
 LEAST, MOST, BUDGET_S = 3, 10, 5.0
 """The smallest and the largest number of blocks; more than the smallest only while there is time."""

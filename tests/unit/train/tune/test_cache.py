@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.unit.train.tune.made import costs
-from trtspec.train.tune.kept import Kept
+from trtspec.train.tune.cache import TuneCache
 
 
 def test_choices_are_found_again_but_for_the_one_that_broke_off(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "work")
+    kept = TuneCache(tmp_path / "work")
     choices = kept.choices("draft", (7,))
     choices.put("first", [1, 2])
     choices.put("second", [3, -1])
@@ -25,7 +25,7 @@ def test_choices_are_found_again_but_for_the_one_that_broke_off(tmp_path: Path) 
 
 
 def test_costs_are_those_of_what_they_were_measured_of(tmp_path: Path) -> None:
-    kept, measured = Kept(tmp_path / "work"), costs(0.2, error=0.01)
-    kept.keep_costs(measured, "here", 1, ["a"])
+    kept, measured = TuneCache(tmp_path / "work"), costs(0.2, error=0.01)
+    kept.put_costs(measured, "here", 1, ["a"])
     assert kept.costs("here", 1, ["a"]) == measured
     assert kept.costs("here", 2, ["a"]) is None
