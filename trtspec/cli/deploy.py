@@ -289,7 +289,7 @@ def _check_together(arguments: DeployArguments) -> None:
 
 def _check_options(context: typer.Context, build: DeployedBuild) -> None:
     """Refuses options that the server of this build does not have."""
-    launch = build.find_launch()
+    launch = build.launch
     if launch is None:
         refused, why = _ONLY_SERVERS, "the build has engines, which Triton serves"
     elif build.is_for_triton:

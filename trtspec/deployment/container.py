@@ -20,7 +20,8 @@ from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deployment import TRITON, Deployment, kind_of
 from trtspec.deployment.launcher import HIDDEN, Launch, Launcher
 from trtspec.deployment.server import RunningServer, begin_log
-from trtspec.deployment.triton.launch import check_path, stopping_file
+from trtspec.deployment.triton.install import check_path
+from trtspec.deployment.triton.launch import stopping_file
 from trtspec.deployment.triton.server import RequestGate, TritonServer
 from trtspec.gateway.openai.settings import ModelCard
 from trtspec.gateway.ports import Ports, address_of, check_free, listens

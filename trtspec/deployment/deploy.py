@@ -72,7 +72,7 @@ def _deployment_of(
     build: DeployedBuild, options: DeployOptions
 ) -> tuple[Deployment, TritonLaunch | EngineServerLaunch]:
     """Returns the deployment of a build and how its server is started."""
-    server = build.find_launch()
+    server = build.launch
     models = None
     if server:
         models = engine_server_launch(build, server, plain=options.plain, api_keys=options.api_keys)

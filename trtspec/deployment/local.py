@@ -26,10 +26,16 @@ from trtspec.deployment.engine_server import EngineServerLaunch, difference
 from trtspec.deployment.launcher import HIDDEN, LaunchCommand, Launcher
 from trtspec.deployment.openai import OpenAi
 from trtspec.deployment.server import RunningServer, begin_log
-from trtspec.deployment.triton.install import TritonInstall, find_triton
-from trtspec.deployment.triton.launch import TritonLaunch, check_path
+from trtspec.deployment.triton.install import (
+    Regions,
+    TritonInstall,
+    check_path,
+    find_triton,
+    is_any_abandoned,
+    remove_abandoned,
+)
+from trtspec.deployment.triton.launch import TritonLaunch
 from trtspec.deployment.triton.server import RequestGate, Stubs, TritonServer
-from trtspec.deployment.triton.shared_memory import Regions, is_any_abandoned, remove_abandoned
 from trtspec.gateway.ports import LOOPBACK, Ports, are_free, check_free, reserved_ports
 from trtspec.gateway.triton.front import Front
 from trtspec.pipeline.machine.devices import find_gpus
