@@ -19,7 +19,7 @@ from pathlib import Path
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deployment import Deployment, rollout_file
 from trtspec.deployment.engine_server import EngineServerLaunch
-from trtspec.deployment.launcher import ANY, LaunchCommand
+from trtspec.deployment.place import ANY, LaunchCommand
 from trtspec.deployment.triton.install import IN_IMAGE, PREFIX, TritonInstall
 from trtspec.gateway.client_bounds import MAX_BODY
 from trtspec.gateway.ports import LOOPBACK

@@ -14,9 +14,9 @@ from pathlib import Path
 from trtspec.base.errors import UnavailableError
 from trtspec.base.progress import no_progress
 from trtspec.deployment.build import DeployedBuild
-from trtspec.deployment.deploy import launcher_of
-from trtspec.deployment.launcher import Launcher
+from trtspec.deployment.deploy import place_of
 from trtspec.deployment.options import for_measurement
+from trtspec.deployment.place import ServingPlace
 from trtspec.measure.verify.opening import ServerAddress, deployed
 from trtspec.measure.verify.subject import Sides, Subject, SubjectAnswer, SubjectRequest
 
@@ -47,10 +47,10 @@ class ServerTurns:
         await self._running.aclose()
 
     async def _start(self, side: ServedSide) -> Subject:
-        deployment = side.launcher.deployment
-        side.launcher.prepare(no_progress)
+        deployment = side.place.deployment
+        side.place.prepare(no_progress)
         self._say(f"starting {side.name} (log: {deployment.log})")
-        server = self._running.enter_context(side.launcher.serve())()
+        server = self._running.enter_context(side.place.serve())()
         self._running.callback(server.stop)
         while not server.is_ready():
             await asyncio.sleep(_LOOK_S)
@@ -64,8 +64,8 @@ class ServerTurns:
 class ServedSide:
     """A subject whose server starts at a request, after the other side's server has been stopped."""
 
-    def __init__(self, launcher: Launcher, turns: ServerTurns) -> None:
-        self.launcher, self._turns, deployment = launcher, turns, launcher.deployment
+    def __init__(self, place: ServingPlace, turns: ServerTurns) -> None:
+        self.place, self._turns, deployment = place, turns, place.deployment
         drafts = "without drafts" if deployment.is_plain else "with drafts"
         self.name = f"{deployment.software} {drafts}, {deployment.build}"
 
@@ -97,7 +97,7 @@ async def in_turns(
         for_measurement(build, python=python, plain=True) as without,
         for_measurement(build, python=python) as drafting,
     ):
-        plain, speculative = (ServedSide(launcher_of(build, asked), turns) for asked in (without, drafting))
+        plain, speculative = (ServedSide(place_of(build, asked), turns) for asked in (without, drafting))
         try:
             await turns.subject(plain)
             yield Sides(plain, speculative, plain_k=None)
