@@ -21,7 +21,7 @@ from tests.fakes.engine_dir import write_directory
 from tests.ports import free_ports
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.local import serve_triton
-from trtspec.deployment.triton import shared_memory
+from trtspec.deployment.triton import install
 from trtspec.deployment.triton.install import find_wheel
 from trtspec.deployment.triton.launch import TritonLaunch
 from trtspec.gateway.ports import Ports
@@ -94,7 +94,7 @@ def watched(server: Deploy, streams: int, tokens: int) -> dict[str, int]:
 def allocated() -> dict[str, int]:
     """The bytes that the regions of this process's server have taken."""
     found = {}
-    for path in shared_memory._FOLDER.glob(f"{shared_memory.PREFIX}*"):
+    for path in install._FOLDER.glob(f"{install.PREFIX}*"):
         if not path.name.endswith("lock"):
             found[path.name] = path.stat().st_blocks * 512
     return found

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from trtspec.base.errors import ServerError
     from trtspec.deployment.build import DeployedBuild
     from trtspec.deployment.deployment import Deployment
-    from trtspec.deployment.launcher import Launcher
+    from trtspec.deployment.place import ServingPlace
 
 _ONLY_TRITON: tuple[str, ...] = (
     "allowed_host",
@@ -172,7 +172,7 @@ def deploy(context: typer.Context, arguments: DeployArguments) -> None:
     """
     _check_together(arguments)
     # A missing extra is named before a model is built.
-    from trtspec.deployment.deploy import launcher_of
+    from trtspec.deployment.deploy import place_of
 
     file = _recipe(arguments)
     build = find_build(file, arguments.output)
@@ -182,8 +182,8 @@ def deploy(context: typer.Context, arguments: DeployArguments) -> None:
         asked = context.with_resource(with_own_logs(build, asked))
     if build.is_for_triton:
         _tell_rollout(file, build, asked)
-    launcher = launcher_of(build, asked, container=arguments.in_container, detach=arguments.detach)
-    _serve(launcher, build, asked, arguments)
+    place = place_of(build, asked, container=arguments.in_container, detach=arguments.detach)
+    _serve(place, build, asked, arguments)
 
 
 def _recipe(arguments: DeployArguments) -> Path:
@@ -237,7 +237,7 @@ def _asked(context: typer.Context, arguments: DeployArguments) -> DeployOptions:
 
 
 def _serve(
-    launcher: Launcher, build: DeployedBuild, asked: DeployOptions, arguments: DeployArguments
+    place: ServingPlace, build: DeployedBuild, asked: DeployOptions, arguments: DeployArguments
 ) -> None:
     """Serves a build, or prints the command line that would serve it."""
     if asked.logs and asked.json_logs and not arguments.dry_run:
@@ -245,26 +245,26 @@ def _serve(
     if stale := build.staleness:
         out.warning(f"{stale}, which is served unchanged")
     if arguments.dry_run:
-        out.result(launcher.command_line)
+        out.result(place.command_line)
         return
-    launcher.prepare(out.watch)
+    place.prepare(out.watch)
     doubt = None if asked.plain else build.doubt
-    for warning in filter(None, (launcher.warning, launcher.deployment.exposure, doubt)):
+    for warning in (*place.warnings, *([doubt] if doubt else ())):
         out.warning(warning)
     if asked.start_s is None:
         out.status(f"the start may take {build.start_limit}; --timeout says otherwise")
-    _stay(launcher, restart=arguments.restart)
+    _stay(place, restart=arguments.restart)
 
 
-def _stay(launcher: Launcher, *, restart: bool) -> None:
-    """Stays in the foreground while a launcher serves; raises `typer.Exit` if it is interrupted."""
-    deployment, left = launcher.deployment, launcher.left
+def _stay(place: ServingPlace, *, restart: bool) -> None:
+    """Stays in the foreground while a place serves; raises `typer.Exit` if it is interrupted."""
+    deployment, left = place.deployment, place.left
     talk = LogTalk(deployment, None) if deployment.logs else ServerTalk(deployment, left)
     following = LogFollower(deployment.all_logs, talk.log) if isinstance(talk, LogTalk) else nullcontext()
     try:
         with following, deployment.as_local(None).announced():
             restarts = foreground.Restarts(is_wanted=restart)
-            foreground.serve(launcher.serve(), deployment.log, restarts, talk, leave=bool(left))
+            foreground.serve(place.serve(), deployment.log, restarts, talk, leave=bool(left))
     except foreground.Interrupted:
         raise typer.Exit(INTERRUPTED) from None
     if left:
@@ -289,19 +289,14 @@ def _check_together(arguments: DeployArguments) -> None:
 
 def _check_options(context: typer.Context, build: DeployedBuild) -> None:
     """Refuses options that the server of this build does not have."""
-    launch = build.find_launch()
+    launch = build.launch
     if launch is None:
         refused, why = _ONLY_SERVERS, "the build has engines, which Triton serves"
     elif build.is_for_triton:
         refused, why = (*_ONLY_SERVERS, *_ONLY_API), "Triton has no API of OpenAI's in front of vLLM"
     else:
         refused, why = _ONLY_TRITON, f"it is Triton's; {launch.backend} has one port, --openai-port"
-    _refuse(context, refused, why)
-
-
-def _refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
-    """Refuses these options if the command line has one."""
-    for name in names:
+    for name in refused:
         source = context.get_parameter_source(name)
         if source and source.name == "COMMANDLINE":
             raise typer.BadParameter(why, param_hint=f"--{name.replace('_', '-')}")

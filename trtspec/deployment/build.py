@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from trtspec.backends.backend import PYTHON
@@ -24,9 +25,9 @@ from trtspec.recipe.loader import LoadedRecipe, parse
 from trtspec.recipe.schema import Recipe
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DeployedBuild:
-    """A build directory and its recipe."""
+    """A build directory and its recipe; each of its files is read once."""
 
     folder: Path
     loaded: LoadedRecipe
@@ -49,8 +50,9 @@ class DeployedBuild:
             return None
         return f"{self.loaded.path} has changed since {self.folder} was built from it"
 
-    def find_launch(self) -> ServerLaunch | None:
-        """Returns the launch configuration of another engine's server; None for a build with engines.
+    @cached_property
+    def launch(self) -> ServerLaunch | None:
+        """The launch configuration of another engine's server; None for a build with engines.
 
         Raises `UnavailableError` for an invalid file.
         """
@@ -96,20 +98,18 @@ class DeployedBuild:
     def image(self) -> str:
         """The image that can serve it: that of its engines' release, the one with vLLM's backend, or the
         vendor's."""
-        launch = None if self.is_for_triton else self.find_launch()
+        launch = None if self.is_for_triton else self.launch
         return launch.image if launch else runner_of(self.recipe).image(self.recipe)
 
     @property
     def start_limit(self) -> StartLimit:
         """The time that its server may take to be ready."""
-        launch = self.find_launch()
-        return limit_for_models(launch) if launch else limit_for_build(self.folder)
+        return limit_for_models(self.launch) if self.launch else limit_for_build(self.folder)
 
     @property
     def doubt(self) -> str | None:
         """The known fault of its server with drafts; None without one."""
-        launch = self.find_launch()
-        return backend_named(launch.backend).doubt(self.recipe.hardware.gpu) if launch else None
+        return backend_named(self.launch.backend).doubt(self.recipe.hardware.gpu) if self.launch else None
 
     @property
     def shares_a_server(self) -> bool:
@@ -157,7 +157,7 @@ class DeployedBuild:
         target = read_engine(self.folder / Role.TARGET / "engine")
         return (Role.TARGET,) if target.drafts_inside else tuple(self.recipe.models)
 
-    @property
+    @cached_property
     def _manifest(self) -> Manifest | None:
         return read_manifest(self.folder / "manifest.json")
 

@@ -18,9 +18,10 @@ from trtspec.base.progress import Progress
 from trtspec.client.local_server import forget
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deployment import TRITON, Deployment, kind_of
-from trtspec.deployment.launcher import HIDDEN, Launch, Launcher
+from trtspec.deployment.place import HIDDEN, Launch, ServingPlace
 from trtspec.deployment.server import RunningServer, begin_log
-from trtspec.deployment.triton.launch import check_path, stopping_file
+from trtspec.deployment.triton.install import check_path
+from trtspec.deployment.triton.launch import stopping_file
 from trtspec.deployment.triton.server import RequestGate, TritonServer
 from trtspec.gateway.openai.settings import ModelCard
 from trtspec.gateway.ports import Ports, address_of, check_free, listens
@@ -46,9 +47,9 @@ _READY = "python3 -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:{
 _END_S = 10.0
 
 
-def container_launcher(
+def container_place(
     build: DeployedBuild, deployment: Deployment, launch: Launch, *, detach: bool
-) -> Launcher:
+) -> ServingPlace:
     """Returns a container with the recipe's GPUs as the place to serve a build; `detach` leaves it running.
 
     Raises `UnavailableError` if neither docker nor podman answers.
@@ -68,7 +69,7 @@ def container_launcher(
             raise problem
         ensure_image(engine.program, image, watch)
 
-    return Launcher(
+    return ServingPlace(
         deployment,
         shlex.join(word.replace(deployment.key, HIDDEN) for word in line),
         prepare,

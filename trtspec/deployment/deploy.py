@@ -11,12 +11,12 @@ from pathlib import Path
 from trtspec.base.errors import StuckError
 from trtspec.base.progress import Progress, no_progress
 from trtspec.deployment.build import DeployedBuild, find_build
-from trtspec.deployment.container import container_launcher
+from trtspec.deployment.container import container_place
 from trtspec.deployment.deployment import TRITON, Deployment, kind_of
 from trtspec.deployment.engine_server import EngineServerLaunch, engine_server_launch
-from trtspec.deployment.launcher import Launcher
-from trtspec.deployment.local import local_launcher
+from trtspec.deployment.local import local_place
 from trtspec.deployment.options import DeployOptions, with_own_logs
+from trtspec.deployment.place import ServingPlace
 from trtspec.deployment.server import RunningServer
 from trtspec.deployment.triton.launch import TritonLaunch
 from trtspec.gateway.openai.settings import ModelCard
@@ -47,32 +47,32 @@ def deploy(
     if stale := build.staleness:
         warn(f"{stale}; trtspec serves the build as it is")
     with with_own_logs(build, options or DeployOptions()) as asked:
-        launcher = launcher_of(build, asked, container=container)
-        launcher.prepare(progress)
-        for warning in filter(None, (launcher.warning, launcher.deployment.exposure)):
+        place = place_of(build, asked, container=container)
+        place.prepare(progress)
+        for warning in place.warnings:
             warn(warning)
-        with running(launcher):
-            yield launcher.deployment
+        with running(place):
+            yield place.deployment
 
 
-def launcher_of(
+def place_of(
     build: DeployedBuild, options: DeployOptions, *, container: bool = False, detach: bool = False
-) -> Launcher:
+) -> ServingPlace:
     """Returns the place to serve a build: this machine, or a container, which `detach` leaves running.
 
     Raises `UnavailableError` if nothing there could serve it, or its server does not take such keys.
     """
     deployment, launch = _deployment_of(build, options)
     if not container:
-        return local_launcher(build, deployment, launch, options.python)
-    return container_launcher(build, deployment, launch, detach=detach)
+        return local_place(build, deployment, launch, options.python)
+    return container_place(build, deployment, launch, detach=detach)
 
 
 def _deployment_of(
     build: DeployedBuild, options: DeployOptions
 ) -> tuple[Deployment, TritonLaunch | EngineServerLaunch]:
     """Returns the deployment of a build and how its server is started."""
-    server = build.find_launch()
+    server = build.launch
     models = None
     if server:
         models = engine_server_launch(build, server, plain=options.plain, api_keys=options.api_keys)
@@ -118,9 +118,9 @@ def _deployment_of(
 
 
 @contextmanager
-def running(launcher: Launcher) -> Iterator[None]:
+def running(place: ServingPlace) -> Iterator[None]:
     """Starts the server of a place that is prepared, waits until it is ready, and stops it with the block."""
-    with launcher.serve() as start:
+    with place.serve() as start:
         server = _ready(start)
         try:
             yield

@@ -14,7 +14,7 @@ from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import UnavailableError
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.launcher import ANY, LaunchCommand
+from trtspec.deployment.place import ANY, LaunchCommand
 from trtspec.gateway.openai.keys import check_keys
 from trtspec.pipeline.containers.container import Container, Mount
 from trtspec.pipeline.machine.installed import installed_beside, installed_in

@@ -23,13 +23,19 @@ from trtspec.base.progress import Progress
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.engine_server import EngineServerLaunch, difference
-from trtspec.deployment.launcher import HIDDEN, LaunchCommand, Launcher
 from trtspec.deployment.openai import OpenAi
+from trtspec.deployment.place import HIDDEN, LaunchCommand, ServingPlace
 from trtspec.deployment.server import RunningServer, begin_log
-from trtspec.deployment.triton.install import TritonInstall, find_triton
-from trtspec.deployment.triton.launch import TritonLaunch, check_path
+from trtspec.deployment.triton.install import (
+    Regions,
+    TritonInstall,
+    check_path,
+    find_triton,
+    is_any_abandoned,
+    remove_abandoned,
+)
+from trtspec.deployment.triton.launch import TritonLaunch
 from trtspec.deployment.triton.server import RequestGate, Stubs, TritonServer
-from trtspec.deployment.triton.shared_memory import Regions, is_any_abandoned, remove_abandoned
 from trtspec.gateway.ports import LOOPBACK, Ports, are_free, check_free, reserved_ports
 from trtspec.gateway.triton.front import Front
 from trtspec.pipeline.machine.devices import find_gpus
@@ -39,12 +45,12 @@ from trtspec.serving.triton.agreement import STOPPING
 _END_S = 5.0
 
 
-def local_launcher(
+def local_place(
     build: DeployedBuild,
     deployment: Deployment,
     launch: TritonLaunch | EngineServerLaunch,
     python: Path | None,
-) -> Launcher:
+) -> ServingPlace:
     """Returns this machine as the place to serve a build.
 
     Triton is that of NVIDIA's image, if this is one, or the installed one. Another engine's server is that of
@@ -71,7 +77,7 @@ def local_launcher(
             build.check(this_runtime())
             wait_for_ports(deployment, watch)
 
-    return Launcher(deployment, command.shown(deployment.build), prepare, serve, warning)
+    return ServingPlace(deployment, command.shown(deployment.build), prepare, serve, warning)
 
 
 def wait_for_ports(deployment: Deployment, watch: Progress) -> None:

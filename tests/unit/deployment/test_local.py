@@ -14,7 +14,7 @@ from tests.ports import free_ports
 from trtspec.base.errors import UnavailableError
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.local import serve_triton, wait_for_ports
-from trtspec.deployment.triton import install, shared_memory
+from trtspec.deployment.triton import install
 from trtspec.deployment.triton.install import TritonInstall, find_triton
 from trtspec.deployment.triton.launch import TritonLaunch
 from trtspec.gateway.ports import LOOPBACK, Ports, check_free
@@ -71,7 +71,7 @@ def test_metrics_of_gpus_are_not_asked_for_where_there_are_none(gpus: int, given
 @pytest.fixture
 def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Deployment, socket.socket]]:
     """A deployment of which somebody has a port."""
-    monkeypatch.setattr(shared_memory, "_FOLDER", tmp_path)
+    monkeypatch.setattr(install, "_FOLDER", tmp_path)
     ports = Ports(*free_ports())
     with socket.create_server((LOOPBACK, ports.grpc)) as holder:
         yield Deployment("x", tmp_path, "model", ports=ports), holder

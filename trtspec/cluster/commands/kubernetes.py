@@ -170,7 +170,7 @@ def _engine_server(loaded: LoadedRecipe, store: str | None, output: str | None, 
     if store is not None:
         problem = "--store has no effect: the server loads the models itself, and no engine is in a store"
         raise UnavailableError(build.folder, problem, "leave it out")
-    launch = build.find_launch()
+    launch = build.launch
     if launch is None:
         raise UnavailableError(build.folder, "there is no build here", repair)
     if not build.is_current:

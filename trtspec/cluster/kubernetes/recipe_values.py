@@ -40,7 +40,7 @@ from trtspec.cluster.kubernetes.values import (
 )
 from trtspec.deployment.deployment import SLOW_B_S, limit_for_engines, limit_for_models
 from trtspec.deployment.engine_server import server_options
-from trtspec.deployment.launcher import ANY
+from trtspec.deployment.place import ANY
 from trtspec.gateway.ports import OPENAI, Ports
 from trtspec.pipeline.steps import write_layers
 from trtspec.pipeline.store.entry import Entry

@@ -205,7 +205,7 @@ _REFUSALS = (
         statuses=(409,),
     ),
     _Known("(?i)conflict", "{message}", "--force takes these fields over", statuses=(409,)),
-    _Known("immutable", "{message}", "trtspec deploy stop makes room for it", statuses=(422,)),
+    _Known("immutable", "{message}", "trtspec kubernetes stop makes room for it", statuses=(422,)),
     _Known("", "{message}", statuses=(422,)),
     _Known("", "the cluster is busy (HTTP {status}): {message}", "try again in a while", statuses=_PASSING),
 )

@@ -1,16 +1,20 @@
-"""Finds the tritonserver of this machine: of NVIDIA's image, of PATH, or of the `nvidia-pytriton` wheel.
+"""Finds the tritonserver of this machine, of NVIDIA's image, of PATH, or of the `nvidia-pytriton` wheel.
 
-The wheel's own Python API is not used.
+It also removes what killed ones have left in shared memory. The wheel's own Python API is not used.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping
+import uuid
+from collections.abc import Generator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -20,6 +24,7 @@ from trtspec.base.cache import cache_folder
 from trtspec.base.environment import without_secrets
 from trtspec.base.errors import UnavailableError
 from trtspec.base.extras import how_to_install
+from trtspec.base.locks import try_lock, unlock
 from trtspec.base.tree import copy_tree
 
 IN_IMAGE = "/opt/tritonserver/bin/tritonserver"
@@ -32,6 +37,12 @@ _AGE = (
     "CVE-2025-23310, -23311, -23319, -23320 and -23334 in 25.07; to serve a network, use NVIDIA's image: "
     "trtspec deploy --container"
 )
+
+PREFIX = "trtspec_"
+
+_FOLDER = Path("/dev/shm")  # noqa: S108
+_LOCK = "lock"
+_LOCKS = re.compile(rf"({PREFIX}\d+_[0-9a-f]{{8}}_){_LOCK}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +147,70 @@ def _backends(source: Path, stub: Path) -> Path:
             problem = f"cannot store Triton's backends: {error.strerror}"
             raise UnavailableError(destination.parent, problem, _CACHE) from error
     return destination
+
+
+def check_path(path: Path) -> None:
+    """Raises UnavailableError for a path with characters that are special in a shell.
+
+    Triton's Python backend starts its processes with these paths, unquoted, in a line for the shell.
+    """
+    if shlex.quote(str(path)) != str(path):
+        repair = "put the build and TRTSPEC_CACHE into folders with plain names"
+        raise UnavailableError(path, "Triton cannot serve from a path with special characters", repair)
+
+
+class Regions:
+    """The regions of one server, whose names begin with `prefix`, from `__init__` to `close`.
+
+    A lock marks them as in use, also for processes of other PID namespaces: a restarted container of a pod
+    finds the regions of the one before.
+    """
+
+    def __init__(self) -> None:
+        self.prefix = f"{PREFIX}{os.getpid()}_{uuid.uuid4().hex[:8]}_"
+        self._file = _FOLDER / f"{self.prefix}{_LOCK}"
+        descriptor = try_lock(self._file)
+        assert descriptor is not None, "nobody else has this name"
+        self._lock = descriptor
+
+    def remove(self) -> None:
+        """Removes what a server has left; the next one of this process may follow."""
+        _remove(self.prefix)
+
+    def close(self) -> None:
+        self.remove()
+        unlock(self._lock, self._file)
+
+
+def is_any_abandoned() -> bool:
+    """Says whether a process of this user was killed that had regions, whose server may be ending."""
+    with closing(_abandoned()) as found:
+        for descriptor, _, _ in found:
+            os.close(descriptor)
+            return True
+    return False
+
+
+def remove_abandoned() -> None:
+    """Removes the regions of this user that no process uses any more."""
+    for descriptor, file, prefix in _abandoned():
+        _remove(prefix)
+        unlock(descriptor, file)
+
+
+def _abandoned() -> Generator[tuple[int, Path, str], None, None]:
+    """Yields locks whose processes are gone: a descriptor that holds it now, its file, and its prefix."""
+    for file in _FOLDER.glob(f"{PREFIX}*{_LOCK}"):
+        found = _LOCKS.fullmatch(file.name)
+        try:
+            descriptor = try_lock(file) if found and file.stat().st_uid == os.getuid() else None
+        except FileNotFoundError:
+            continue
+        if found and descriptor is not None:
+            yield descriptor, file, found[1]
+
+
+def _remove(prefix: str) -> None:
+    for region in _FOLDER.glob(f"{prefix}*"):
+        if not region.name.endswith(f"_{_LOCK}"):
+            region.unlink(missing_ok=True)

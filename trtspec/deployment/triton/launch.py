@@ -12,18 +12,15 @@ engines:
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.base.errors import UnavailableError
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deployment import Deployment, rollout_file
 from trtspec.deployment.engine_server import EngineServerLaunch
-from trtspec.deployment.launcher import ANY, LaunchCommand
-from trtspec.deployment.triton.install import IN_IMAGE, TritonInstall
-from trtspec.deployment.triton.shared_memory import PREFIX
+from trtspec.deployment.place import ANY, LaunchCommand
+from trtspec.deployment.triton.install import IN_IMAGE, PREFIX, TritonInstall
 from trtspec.gateway.client_bounds import MAX_BODY
 from trtspec.gateway.ports import LOOPBACK
 from trtspec.pipeline.containers.container import Container, name_for
@@ -157,13 +154,3 @@ def by_ranks(server: Sequence[str], ranks: int, gpus: int) -> LaunchCommand:
 def stopping_file(deployment: Deployment) -> str:
     """Returns the path, in a container, of the file that tells the model that the server is to stop."""
     return f"/tmp/{name_for(deployment.container_name, deployment.build)}-stopping"  # noqa: S108
-
-
-def check_path(path: Path) -> None:
-    """Raises UnavailableError for a path with characters that are special in a shell.
-
-    Triton's Python backend starts its processes with these paths, unquoted, in a line for the shell.
-    """
-    if shlex.quote(str(path)) != str(path):
-        repair = "put the build and TRTSPEC_CACHE into folders with plain names"
-        raise UnavailableError(path, "Triton cannot serve from a path with special characters", repair)

@@ -10,7 +10,7 @@ from pathlib import Path
 from trtspec.base.errors import UnavailableError
 from trtspec.base.progress import no_progress
 from trtspec.deployment.build import DeployedBuild
-from trtspec.deployment.deploy import launcher_of, running
+from trtspec.deployment.deploy import place_of, running
 from trtspec.deployment.options import for_measurement
 from trtspec.gateway.openai.template import ChatTemplate
 from trtspec.gateway.ports import LOOPBACK
@@ -49,15 +49,15 @@ def served(
         repair = "trtspec deploy RECIPE --container, and measure that: --url http://127.0.0.1:8000"
         raise UnavailableError(folder, "needs NVIDIA's image of Triton with vLLM", repair)
     with for_measurement(build, has_api=has_chats, python=python, plain=plain) as asked:
-        launcher = launcher_of(build, asked, container=in_container and not build.is_of_server)
-        deployment = launcher.deployment
+        place = place_of(build, asked, container=in_container and not build.is_of_server)
+        deployment = place.deployment
         url = deployment.api_url or f"http://{LOOPBACK}:{deployment.ports.http}"
         target = BenchTarget(url, deployment.metrics_url, deployment.model_name, has_chats)
-        launcher.prepare(no_progress)
-        if launcher.warning:
-            say(launcher.warning)
+        place.prepare(no_progress)
+        if place.warning:
+            say(place.warning)
         say(f"starting {deployment.software} (log: {deployment.log})")
-        with running(launcher):
+        with running(place):
             try:
                 yield target
             finally:

@@ -249,7 +249,7 @@ def _built(recipe: Path, output: str | None) -> _Built:
     loaded = build.loaded
     target = loaded.recipe.models[Role.TARGET]
     model, revision = str(loaded.locations[Role.TARGET]), target.revision
-    if launch := build.find_launch():
+    if launch := build.launch:
         options = dict(zip(launch.arguments, launch.arguments[1:], strict=False))
         dtype = options.get("--dtype", "bfloat16")
         numbers = "fp8" if target.quantization.weights == "fp8" else dtype

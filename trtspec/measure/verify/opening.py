@@ -25,9 +25,9 @@ from trtspec.client.finding import find, shown
 from trtspec.client.http import Streams, problem_of
 from trtspec.client.openai import COUNTING, SGLANG, TRTSPEC, counts_of
 from trtspec.deployment.build import DeployedBuild
-from trtspec.deployment.deploy import launcher_of
-from trtspec.deployment.launcher import Launcher
+from trtspec.deployment.deploy import place_of
 from trtspec.deployment.options import for_measurement
+from trtspec.deployment.place import ServingPlace
 from trtspec.measure.verify.prompts import Vocabulary
 from trtspec.measure.verify.sides import END, PROBED, Row, Side, Sides, VerifyAnswer, VerifyRequest
 from trtspec.serving.completion import NO_END, CompletionRequest, EndReason
@@ -266,10 +266,10 @@ class ServerTurns:
         await self._running.aclose()
 
     async def _start(self, side: ServedSide) -> Side:
-        deployment = side.launcher.deployment
-        side.launcher.prepare(no_progress)
+        deployment = side.place.deployment
+        side.place.prepare(no_progress)
         self._say(f"starting {side.name} (log: {deployment.log})")
-        server = self._running.enter_context(side.launcher.serve())()
+        server = self._running.enter_context(side.place.serve())()
         self._running.callback(server.stop)
         while not server.is_ready():
             await asyncio.sleep(_LOOK_S)
@@ -283,8 +283,8 @@ class ServerTurns:
 class ServedSide:
     """A side whose server starts at a request, after the other's server has been stopped."""
 
-    def __init__(self, launcher: Launcher, turns: ServerTurns) -> None:
-        self.launcher, self._turns, deployment = launcher, turns, launcher.deployment
+    def __init__(self, place: ServingPlace, turns: ServerTurns) -> None:
+        self.place, self._turns, deployment = place, turns, place.deployment
         drafts = "without drafts" if deployment.is_plain else "with drafts"
         self.name = f"{deployment.software} {drafts}, {deployment.build}"
 
@@ -316,7 +316,7 @@ async def in_turns(
         for_measurement(build, python=python, plain=True) as without,
         for_measurement(build, python=python) as drafting,
     ):
-        plain, speculative = (ServedSide(launcher_of(build, asked), turns) for asked in (without, drafting))
+        plain, speculative = (ServedSide(place_of(build, asked), turns) for asked in (without, drafting))
         try:
             await turns.reach(plain)
             yield Sides(plain, speculative, plain_k=None)

@@ -188,6 +188,13 @@ def test_the_oldest_cluster_is_that_of_deploy() -> None:
     assert oldest == f">={str(error.repair).split()[1]}.0-0"
 
 
+def test_a_field_that_cannot_change_is_told_with_the_command_that_makes_room() -> None:
+    error = refusal(
+        ApiRefusal(422, "Invalid", "spec.selector: field is immutable"), "deployment/a", NAMESPACE
+    )
+    assert error.repair == "trtspec kubernetes stop makes room for it"
+
+
 @pytest.mark.parametrize("name", ["llama-3.1", "405b"])
 def test_a_name_that_no_service_may_have(name: str) -> None:
     """Helm takes dots, and digits first; RFC 1035, which Services keep to, does not."""

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.deployment.triton import shared_memory
-from trtspec.deployment.triton.shared_memory import Regions, remove_abandoned
+from trtspec.deployment.triton import install
+from trtspec.deployment.triton.install import Regions, remove_abandoned
 
 _SERVER = """
 import pathlib, sys
-from trtspec.deployment.triton import shared_memory
-shared_memory._FOLDER = pathlib.Path(sys.argv[1])
-print(shared_memory.Regions().prefix, flush=True)
+from trtspec.deployment.triton import install
+install._FOLDER = pathlib.Path(sys.argv[1])
+print(install.Regions().prefix, flush=True)
 sys.stdin.read()
 """
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(shared_memory, "_FOLDER", tmp_path)
+    monkeypatch.setattr(install, "_FOLDER", tmp_path)
     return tmp_path
 
 

@@ -1,4 +1,4 @@
-"""The launcher of a deployment's server, on this machine or in a container, and the command that it runs."""
+"""A place to serve a deployment in, this machine or a container, and the command that starts it there."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Launch(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Launcher:
+class ServingPlace:
     """A place to serve a deployment in."""
 
     deployment: Deployment
@@ -74,3 +74,8 @@ class Launcher:
     """A warning for whoever serves there; None if there is nothing to warn of."""
     left: str | None = None
     """The name of the container that runs on when `serve` has ended; None if none does."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings for whoever serves there."""
+        return tuple(filter(None, (self.warning, self.deployment.exposure)))
