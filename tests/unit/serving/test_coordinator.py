@@ -13,8 +13,8 @@ from tests.draft_failures import draft_failures
 from tests.fakes.expected import Cases, assert_is, expect
 from tests.fakes.languages import DRAFT, TARGET, OneShot, Run, by_prompt, chatter, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, agreeing, echo
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest, EndReason
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import FinishReason, Limits, Request, SamplingConfig
 from trtspec.serving.intake import LONG
@@ -30,7 +30,7 @@ def test_many_at_once_say_what_the_target_alone_says(
     async def main() -> None:
         target = ScriptedExecutor(TARGET, by_prompt(languages))
         draft = drafting_for(target, agreement)
-        coordinator = Coordinator(target, draft, tokenizer)
+        coordinator = assemble(target, draft, tokenizer)
         deltas = await asyncio.gather(*(coordinator.complete(request) for request in requests))
         for request, delta in zip(requests, deltas, strict=True):
             assert_is(delta, expect(request, by_prompt(languages), tokenizer, byte_level.decode))
@@ -58,7 +58,7 @@ def test_what_streams_is_never_taken_back(
 
     async def main() -> None:
         target = ScriptedExecutor(TARGET, echo(ids, tokenizer.end_ids[0]))
-        coordinator = Coordinator(target, drafting_for(target, 0.7), tokenizer)
+        coordinator = assemble(target, drafting_for(target, 0.7), tokenizer)
         request = CompletionRequest(prompt_token_ids=[1], max_tokens=300, stop=("stopp", "漢漢"))
         shown, token_ids, rounds = "", [], 0
         async for delta in coordinator.stream(request):
@@ -83,7 +83,7 @@ def test_the_end_token_ends_without_another_round(
     async def main() -> None:
         target = ScriptedExecutor(TARGET, echo(ids, tokenizer.end_ids[0]))
         draft = drafting_for(target, agreement)
-        delta = await Coordinator(target, draft, tokenizer).complete(
+        delta = await assemble(target, draft, tokenizer).complete(
             CompletionRequest(prompt_token_ids=[1], max_tokens=100, num_draft_tokens=4)
         )
         assert delta.completion is not None
@@ -103,7 +103,7 @@ def test_an_end_token_that_the_engines_do_not_know(run: Run, tokenizer: Tokenize
         language = echo([5, 6, 7, tokenizer.end_ids[1], 8, 9], tokenizer.end_ids[0])
         for num_draft_tokens in (0, 2, 8):
             target = ScriptedExecutor(TARGET, language)
-            coordinator = Coordinator(target, drafting_for(target, 1.0), tokenizer)
+            coordinator = assemble(target, drafting_for(target, 1.0), tokenizer)
             request = CompletionRequest(
                 prompt_token_ids=[1], max_tokens=50, num_draft_tokens=num_draft_tokens
             )
@@ -126,7 +126,7 @@ def test_without_a_draft_one_request_does_all(run: Run, tokenizer: Tokenizer) ->
         ]:
             target = ScriptedExecutor(TARGET, echo(range(50, 90), 5))
             draft = drafting_for(target, 1.0)
-            coordinator = Coordinator(target, draft if coordinator_has_draft else None, tokenizer)
+            coordinator = assemble(target, draft if coordinator_has_draft else None, tokenizer)
             delta = await coordinator.complete(request)
             assert delta.token_ids == list(range(50, 50 + request.max_tokens))
             assert [(r.max_tokens, r.streaming) for r in target.requests] == [(request.max_tokens, True)]
@@ -139,7 +139,7 @@ def test_a_stop_string_cancels_the_target_decoding_alone(run: Run, tokenizer: To
     async def main() -> None:
         target = ScriptedExecutor(TARGET, echo(tokenizer.encode("one two three four five six"), 5))
         request = CompletionRequest(prompt_token_ids=[1], max_tokens=50, stop=("three",))
-        delta = await Coordinator(target, None, tokenizer).complete(request)
+        delta = await assemble(target, None, tokenizer).complete(request)
         assert delta.completion is not None
         assert (delta.text, delta.completion.end_reason) == ("one two ", EndReason.STOP)
         assert (target.cancelled, target.in_flight) == ([1], 0)
@@ -157,7 +157,7 @@ def test_a_long_completion_outgrows_the_engines_inputs(run: Run, tokenizer: Toke
                 language = chatter(range(60, 90), 3)
                 target = ScriptedExecutor(target_limits, language)
                 draft = ScriptedExecutor(draft_limits, agreeing(language, 300, agreement))
-                coordinator = Coordinator(target, draft, tokenizer)
+                coordinator = assemble(target, draft, tokenizer)
                 request = CompletionRequest(prompt_token_ids=[1] * 10, max_tokens=1000, end_id=NO_END)
                 delta = await coordinator.complete(request)
                 assert delta.completion is not None
@@ -173,7 +173,7 @@ def test_a_long_completion_outgrows_the_engines_inputs(run: Run, tokenizer: Toke
 def test_a_refused_request_starts_nothing(run: Run, tokenizer: Tokenizer) -> None:
     async def main() -> None:
         target = ScriptedExecutor(TARGET, echo([5], 6))
-        coordinator = Coordinator(target, None, tokenizer)
+        coordinator = assemble(target, None, tokenizer)
         with pytest.raises(RequestError):
             await anext(coordinator.stream(CompletionRequest("", max_tokens=3)))
         assert (target.requests, coordinator.stats.running) == ([], 0)
@@ -195,7 +195,7 @@ def test_a_long_prompt_holds_nobody_up(run: Run, byte_level: tokenizers.Tokenize
         target = ScriptedExecutor(TARGET, echo([5], 6))
         slow = SlowTokenizer(byte_level)
         slow.longest_token = 5000
-        coordinator = Coordinator(target, drafting_for(target, 0.7), slow)
+        coordinator = assemble(target, drafting_for(target, 0.7), slow)
         prompts = "x" * 5000, "short"
         long, short = (
             asyncio.create_task(coordinator.complete(CompletionRequest(prompt, max_tokens=3)))
@@ -211,7 +211,7 @@ def test_a_long_prompt_holds_nobody_up(run: Run, byte_level: tokenizers.Tokenize
 def test_a_request_that_names_no_draft_length_gets_the_coordinators(run: Run, tokenizer: Tokenizer) -> None:
     async def main() -> None:
         target = ScriptedExecutor(TARGET, chatter(range(60, 90), 3))
-        coordinator = Coordinator(target, drafting_for(target, 1.0), tokenizer, num_draft_tokens=3)
+        coordinator = assemble(target, drafting_for(target, 1.0), tokenizer, num_draft_tokens=3)
         silent = CompletionRequest(prompt_token_ids=[1], max_tokens=40, end_id=NO_END)
         longest = []
         for request in (silent, replace(silent, num_draft_tokens=2)):
@@ -235,7 +235,7 @@ def test_stop_tokens_end_a_text_that_includes_them_if_asked(
 
     async def text(request: CompletionRequest) -> tuple[str, EndReason]:
         target = ScriptedExecutor(TARGET, echo([a, b, stop, other, other], request.stop_token_ids[0]))
-        delta = await Coordinator(target, drafting_for(target, 1.0), tokenizer).complete(request)
+        delta = await assemble(target, drafting_for(target, 1.0), tokenizer).complete(request)
         assert delta.completion is not None
         return delta.text, delta.completion.end_reason
 
@@ -276,7 +276,7 @@ def test_none_of_the_end_tokens_comes_before_min_tokens(
         request = CompletionRequest(
             prompt_token_ids=[1], max_tokens=20, num_draft_tokens=num_draft_tokens, sampling=sampling
         )
-        coordinator = Coordinator(Model(TARGET), Model(DRAFT), tokenizer)
+        coordinator = assemble(Model(TARGET), Model(DRAFT), tokenizer)
         completion = (await coordinator.complete(request)).completion
         assert completion is not None
         assert (completion.num_output_tokens, completion.end_reason) == (7, EndReason.END_ID)

@@ -12,6 +12,7 @@ import tokenizers
 from tests.fakes.expected import Cases, expect
 from tests.fakes.languages import TARGET, Run, by_prompt, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, scripted_log_prob
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest, Delta
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import RequestError
@@ -47,7 +48,7 @@ def test_every_delta_has_those_of_its_tokens(
     async def main() -> None:
         target = ScriptedExecutor(TARGET, by_prompt(cases[1]))
         draft = drafting_for(target, agreement)
-        coordinator = Coordinator(target, draft, tokenizer)
+        coordinator = assemble(target, draft, tokenizer)
         heard = await asyncio.gather(*(deltas_of(coordinator, request) for request in requests))
         for request, deltas in zip(requests, heard, strict=True):
             said = [token for delta in deltas for token in delta.token_ids]
@@ -64,7 +65,7 @@ def test_a_whole_answer_has_all_and_one_without_the_wish_none(run: Run, tokenize
 
     async def main() -> None:
         target = ScriptedExecutor(TARGET, lambda sequence: 60 + len(sequence) % 30)
-        coordinator = Coordinator(target, drafting_for(target, 0.7), tokenizer)
+        coordinator = assemble(target, drafting_for(target, 0.7), tokenizer)
         held = replace(request, sampling=SamplingConfig(min_tokens=9), end_id=75)
         for wanted in (request, held):
             delta = await coordinator.complete(wanted)
@@ -82,7 +83,7 @@ def test_an_engine_that_cannot_say_them_refuses(run: Run, tokenizer: Tokenizer) 
         with pytest.raises(
             RequestError, match="return_log_probs is true; allowed: false or left out"
         ) as caught:
-            await Coordinator(target, None, tokenizer).complete(request)
+            await assemble(target, None, tokenizer).complete(request)
         assert caught.value.field == "return_log_probs"
         assert target.requests == []
 
@@ -106,7 +107,7 @@ def test_more_others_than_the_engine_says_are_refused(
 
     async def main() -> None:
         with pytest.raises(RequestError, match=allowed) as caught:
-            await Coordinator(target, None, tokenizer).complete(request)
+            await assemble(target, None, tokenizer).complete(request)
         assert caught.value.field == "top_log_probs"
         assert target.requests == []
 

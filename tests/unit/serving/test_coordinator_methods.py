@@ -13,9 +13,9 @@ from tests.fakes.expected import Cases, assert_is, expect
 from tests.fakes.languages import TARGET, Run, by_prompt, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor
 from tests.fakes.suffix import SUFFIX
-from trtspec.serving.adaptive.policy import AdaptivePace, Policy
+from trtspec.serving.adaptive.policy import AdaptiveLengths, Policy
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -55,7 +55,7 @@ def test_many_at_once_say_what_the_target_alone_says(
         target = ScriptedExecutor(TARGET, by_prompt(languages))
         fails = lambda _: "draft is down" if dice.random() < 0.05 else None  # noqa: E731
         draft = None if method in (METHODS[1], SUFFIX) else drafting_for(target, agreement, fails=fails)
-        coordinator = Coordinator(target, draft, tokenizer, drafting=method, policy=policy)
+        coordinator = assemble(target, draft, tokenizer, drafting=method, policy=policy)
         deltas = await asyncio.gather(*(coordinator.complete(request) for request in requests))
         for request, delta in zip(requests, deltas, strict=True):
             assert_is(delta, expect(request, by_prompt(languages), tokenizer, byte_level.decode))
@@ -68,7 +68,7 @@ def test_many_at_once_say_what_the_target_alone_says(
 def test_a_text_that_repeats_itself_is_drafted_from_itself(run: Run, tokenizer: Tokenizer) -> None:
     async def main() -> None:
         target = ScriptedExecutor(TARGET, lambda sequence: 60 + len(sequence) % 7)
-        coordinator = Coordinator(target, None, tokenizer, drafting=Drafting("ngram", LOOKUP))
+        coordinator = assemble(target, None, tokenizer, drafting=Drafting("ngram", LOOKUP))
         request = CompletionRequest(prompt_token_ids=[1], max_tokens=200, num_draft_tokens=8, end_id=NO_END)
         delta = await coordinator.complete(request)
         assert delta.token_ids == [60 + (1 + index) % 7 for index in range(200)]
@@ -85,15 +85,15 @@ def test_a_draft_that_is_not_worth_it_keeps_no_text_from_being_quoted(
 ) -> None:
     """The target alone goes on in steps that are short at first, since the text may repeat itself soon."""
 
-    def choose(pace: AdaptivePace, origin: str, longest: int, load: int, now: float) -> int:
+    def choose(chooser: AdaptiveLengths, origin: str, longest: int, load: int, now: float) -> int:
         return 0 if origin == "engine" else longest
 
-    monkeypatch.setattr(AdaptivePace, "choose", choose)
+    monkeypatch.setattr(AdaptiveLengths, "choose", choose)
 
     async def main() -> None:
         target = ScriptedExecutor(TARGET, lambda sequence: 60 + len(sequence) % 12)
         method = Drafting("hybrid", {"prompt_lookup_min": 4, "prompt_lookup_max": 8})
-        coordinator = Coordinator(
+        coordinator = assemble(
             target, drafting_for(target, 1.0), tokenizer, drafting=method, policy="adaptive"
         )
         request = CompletionRequest(prompt_token_ids=[1], max_tokens=120, end_id=NO_END)

@@ -12,6 +12,7 @@ from tests.fakes.languages import DRAFT, TARGET, Run, by_prompt, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, agreeing, babble
 from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.admission import ServingBounds
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executor import Limits, Listener, Request
@@ -43,7 +44,7 @@ def scheduled(tokenizer: Tokenizer, policy: Policy, places: int = 12) -> tuple[C
     target, coordinators = ScriptedExecutor(TARGET, babble(TARGET.vocab_size)), list[Coordinator]()
     draft = Watched(DRAFT, coordinators, target)
     bounds = ServingBounds(places, draft_schedule=SCHEDULE)
-    coordinators.append(Coordinator(target, draft, tokenizer, bounds=bounds, policy=policy))
+    coordinators.append(assemble(target, draft, tokenizer, bounds=bounds, policy=policy))
     return coordinators[0], draft
 
 
@@ -124,7 +125,7 @@ def test_answers_are_the_targets_own(
         target = ScriptedExecutor(TARGET, by_prompt(languages))
         bounds = ServingBounds(8, draft_schedule=SCHEDULE)
         draft = drafting_for(target, 0.8)
-        coordinator = Coordinator(target, draft, tokenizer, bounds=bounds, policy=policy)
+        coordinator = assemble(target, draft, tokenizer, bounds=bounds, policy=policy)
         deltas = await asyncio.gather(*(coordinator.complete(each) for each in requests))
         for each, delta in zip(requests, deltas, strict=True):
             assert_is(delta, expect(each, by_prompt(languages), tokenizer, byte_level.decode))  # type: ignore[attr-defined]

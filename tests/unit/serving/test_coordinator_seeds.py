@@ -6,8 +6,8 @@ import random
 import zlib
 
 from tests.fakes.languages import DRAFT, TARGET, OneShot, Run
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executor import FinishReason, Limits, Request, SamplingConfig
 from trtspec.serving.state import NUM_SEEDS
 from trtspec.serving.tokenizer import Tokenizer
@@ -54,7 +54,7 @@ class TestSeeds:
                 sampling = SamplingConfig(temperature=1.0, seed=seed)
                 said = []
                 for num_draft_tokens in range(9):
-                    coordinator = Coordinator(Sampler(TARGET, 0.7), Sampler(DRAFT, 0.6), tokenizer)
+                    coordinator = assemble(Sampler(TARGET, 0.7), Sampler(DRAFT, 0.6), tokenizer)
                     delta = await coordinator.complete(
                         CompletionRequest(
                             prompt_token_ids=[1, 2],
@@ -77,7 +77,7 @@ class TestSeeds:
             request = CompletionRequest(
                 prompt_token_ids=[1, 2], max_tokens=60, sampling=SamplingConfig(temperature=1.0, seed=1000)
             )
-            await Coordinator(target, draft, tokenizer).complete(request)
+            await assemble(target, draft, tokenizer).complete(request)
             for engine in (target, draft):
                 for asked in engine.requests:
                     assert asked.sampling.seed == 1000 + len(asked.input_token_ids) - 2
@@ -90,7 +90,7 @@ class TestSeeds:
     ) -> None:
         async def main() -> None:
             target = Sampler(TARGET, 0.5)
-            coordinator = Coordinator(target, Sampler(DRAFT, 0.5), tokenizer)
+            coordinator = assemble(target, Sampler(DRAFT, 0.5), tokenizer)
             request = CompletionRequest(
                 prompt_token_ids=[1, 2], max_tokens=30, sampling=SamplingConfig(temperature=1.0)
             )

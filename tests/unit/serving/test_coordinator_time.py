@@ -13,8 +13,8 @@ from tests.fakes.clock import Clock, until
 from tests.fakes.languages import TARGET, Run, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, echo
 from trtspec.serving.admission import ServingBounds
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import Busy, TimedOut
 from trtspec.serving.executor import Request
 from trtspec.serving.tokenizer import Tokenizer
@@ -28,7 +28,7 @@ def test_a_completion_has_a_limit(run: Run, tokenizer: Tokenizer, clock: Clock, 
         target = ScriptedExecutor(TARGET, echo(range(50, 90), 5), delay=0 if slow == "draft" else 3600)
         draft = drafting_for(target, 1.0, delay=3600 if slow == "draft" else 0)
         bounds = replace(BOUNDS, default_timeout_s=15.0, draft_timeout_s=100.0)
-        coordinator = Coordinator(target, draft, tokenizer, bounds=bounds)
+        coordinator = assemble(target, draft, tokenizer, bounds=bounds)
         num_draft_tokens = 0 if slow == "target alone" else 4
         own = CompletionRequest(prompt_token_ids=[1], num_draft_tokens=num_draft_tokens, timeout_s=5.0)
         others = replace(own, timeout_s=None)
@@ -52,7 +52,7 @@ def test_the_queue_has_one(run: Run, tokenizer: Tokenizer, clock: Clock) -> None
     async def main() -> None:
         target = ScriptedExecutor(TARGET, echo(range(50, 90), 5), delay=3600)
         bounds = replace(BOUNDS, max_places=1, max_queue_size=2, max_queue_delay_s=12.0)
-        coordinator = Coordinator(target, None, tokenizer, bounds=bounds)
+        coordinator = assemble(target, None, tokenizer, bounds=bounds)
         request = CompletionRequest(prompt_token_ids=[1])
         working = asyncio.ensure_future(coordinator.complete(request))
         await until(lambda: target.in_flight)
@@ -86,7 +86,7 @@ def test_rounds_say_where_their_time_goes(run: Run, tokenizer: Tokenizer, clock:
     async def main() -> None:
         target = ScriptedExecutor(TARGET, echo(range(50, 90), 5), fails=takes(3.0))
         draft = drafting_for(target, 1.0, fails=takes(1.0))
-        coordinator = Coordinator(target, draft, tokenizer, bounds=BOUNDS)
+        coordinator = assemble(target, draft, tokenizer, bounds=BOUNDS)
         request = CompletionRequest(prompt_token_ids=[1], num_draft_tokens=4)
         async for _ in coordinator.stream(request):
             clock.seconds += 0.5

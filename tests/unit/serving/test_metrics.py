@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.fakes.languages import TARGET, Run, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, echo
 from trtspec.deployment.figures import quantile
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.executor import Guide, GuideType, KvReuse, SamplingConfig
 from trtspec.serving.metrics import FAMILIES, MetricType, counters, gauges, histograms
@@ -112,7 +112,7 @@ def test_a_request_that_gets_no_drafts_says_why(
 ) -> None:
     async def main() -> dict[str, int]:
         target = ScriptedExecutor(TARGET, echo(range(50, 90), 5))
-        coordinator = Coordinator(target, drafting_for(target, 1.0), tokenizer)
+        coordinator = assemble(target, drafting_for(target, 1.0), tokenizer)
         await coordinator.complete(CompletionRequest(**{"prompt_token_ids": [1], "max_tokens": 8, **asked}))
         return coordinator.stats.fallbacks
 
@@ -125,7 +125,7 @@ def test_a_text_that_does_not_repeat_itself_has_nothing_to_look_up(run: Run, tok
     async def main() -> Stats:
         target = ScriptedExecutor(TARGET, echo(range(50, 90), 5))
         lookup = Drafting("ngram", {"prompt_lookup_min": 2, "prompt_lookup_max": 4})
-        coordinator = Coordinator(target, None, tokenizer, drafting=lookup)
+        coordinator = assemble(target, None, tokenizer, drafting=lookup)
         await coordinator.complete(ALONE)
         return coordinator.stats
 
@@ -135,7 +135,7 @@ def test_a_text_that_does_not_repeat_itself_has_nothing_to_look_up(run: Run, tok
 
 def test_without_a_drafter_nothing_falls_back(run: Run, tokenizer: Tokenizer) -> None:
     async def main() -> Stats:
-        coordinator = Coordinator(ScriptedExecutor(TARGET, echo(range(50, 90), 5)), None, tokenizer)
+        coordinator = assemble(ScriptedExecutor(TARGET, echo(range(50, 90), 5)), None, tokenizer)
         await coordinator.complete(ALONE)
         return coordinator.stats
 

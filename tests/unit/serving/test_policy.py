@@ -7,7 +7,8 @@ import pytest
 from trtspec.serving.completion import EndReason
 from trtspec.serving.drafters.engine import room
 from trtspec.serving.executor import Guide, GuideType, Limits, SamplingConfig
-from trtspec.serving.state import CompletionState, draft_length, unsplittable_options
+from trtspec.serving.rounds import draft_length
+from trtspec.serving.state import CompletionState, unsplittable_options
 from trtspec.serving.stop import StopMatcher
 from trtspec.serving.text import Text
 from trtspec.serving.tokenizer import Tokenizer

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from trtspec.serving.executor import SamplingConfig
-from trtspec.serving.state import NUM_SEEDS, at_token, of_sequence, with_seed
+from trtspec.serving.sequences import of_sequence
+from trtspec.serving.state import NUM_SEEDS, at_token, with_seed
 
 
 def test_a_round_continues_the_stream_of_random_numbers() -> None:

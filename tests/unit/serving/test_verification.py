@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from trtspec.serving.executor import FinishReason, Response
-from trtspec.serving.verification import VerificationCounts, has_ended, read_verification
+from trtspec.serving.rounds import VerificationCounts, has_ended, read_verification
 
 END = 9
 

@@ -22,51 +22,10 @@ from trtspec.serving.adaptive.acceptance import (
 from trtspec.serving.adaptive.costs import RoundCostModel
 from trtspec.serving.adaptive.ensemble import Ensemble
 from trtspec.serving.adaptive.probes import FIRST, LoadOutlook, ProbePolicy
-from trtspec.serving.verification import VerificationCounts
+from trtspec.serving.rounds import DraftLengths, VerificationCounts, bounded
 
 Policy = Literal["adaptive", "fixed"]
 """The rule that chooses K for requests that name none."""
-
-
-def bounded(longest: int, schedule: Mapping[int, int], load: int) -> int:
-    """Returns `longest`, or the K of `schedule` if that is less: it has K from so many completions on."""
-    lengths = [length for least, length in schedule.items() if least <= load] if schedule else ()
-    return min(longest, lengths[-1]) if lengths else longest
-
-
-class Pace:
-    """Chooses the lengths of one completion's drafts: the largest in every round, so that it notes nothing.
-
-    Others choose by the times and results of the rounds. `origin` names drafts with similar acceptance and
-    times. `load` is the number of running completions. `now` is in seconds of the loop's clock. Every `begin`
-    is followed by an `end`, with the other notes of the round or burst between them. A `begin` without a
-    `choose` before it is a burst for which there was no draft.
-    """
-
-    burst = 16
-    """The number of tokens that the target decodes alone after a choice of 0."""
-
-    def __init__(self, schedule: Mapping[int, int]) -> None:
-        self._schedule = schedule
-
-    def choose(self, origin: str, longest: int, load: int, now: float) -> int:
-        """Returns K of the next round, 0 to `longest`."""
-        return bounded(longest, self._schedule, load)
-
-    def begin(self, length: int, now: float) -> None:
-        """Notes the begin of a round with a draft of `length` tokens, or of a burst with 0."""
-
-    def verified(self, origin: str, counts: VerificationCounts, load: int, now: float) -> None:
-        """Notes the result of a round."""
-
-    def received(self, num_tokens: int, now: float) -> None:
-        """Notes new tokens of a burst."""
-
-    def decoded(self, num_tokens: int, load: int) -> None:
-        """Notes that a burst is complete, with `num_tokens` in all."""
-
-    def end(self, length: int, now: float) -> None:
-        """Notes the end of the round or burst, complete or not."""
 
 
 BURST, BURST_OF_MANY = 32, 64
@@ -92,7 +51,7 @@ def size_of(load: int) -> int:
 MANY = size_of(6)
 
 
-class Origin:
+class OriginStats:
     """The statistics of the drafts of one origin, over all completions."""
 
     def __init__(self, longest: int) -> None:
@@ -156,16 +115,16 @@ class AdaptivePolicy:
     def __init__(self, longest: int, schedule: Mapping[int, int]) -> None:
         self.longest, self.schedule = longest, schedule
         self._costs: dict[int, RoundCostModel] = {}
-        self._origins: dict[str, Origin] = {}
+        self._origins: dict[str, OriginStats] = {}
         self.ensemble = Ensemble()
 
-    def pace(self, kind: int = 0) -> AdaptivePace:
-        """Returns the pace of one completion; `kind` is what `kind_of` says of its sampling."""
-        return AdaptivePace(self, kind)
+    def lengths(self, kind: int = 0) -> AdaptiveLengths:
+        """Returns the chooser of one completion's K; `kind` is what `kind_of` says of its sampling."""
+        return AdaptiveLengths(self, kind)
 
-    def origin(self, name: str) -> Origin:
+    def origin(self, name: str) -> OriginStats:
         if name not in self._origins:
-            self._origins[name] = Origin(self.longest)
+            self._origins[name] = OriginStats(self.longest)
         return self._origins[name]
 
     def costs(self, load: int) -> RoundCostModel:
@@ -176,11 +135,10 @@ class AdaptivePolicy:
         return self._costs[size]
 
 
-class AdaptivePace(Pace):
+class AdaptiveLengths(DraftLengths):
     """Chooses the lengths of one completion's drafts; `now` is in seconds of any one clock."""
 
     def __init__(self, policy: AdaptivePolicy, kind: int) -> None:
-        super().__init__(policy.schedule)
         self._policy, self._ensemble, self._kind = policy, policy.ensemble, kind
         self._own: dict[str, AcceptanceCounter] = {}
         self._length, self._before = 0, 0
@@ -197,7 +155,7 @@ class AdaptivePace(Pace):
         known = self._policy.origin(origin)
         self._costs = costs = self._policy.costs(load)
         self._probes = trials = known.probes(size)
-        own, most = self._acceptance(origin), bounded(self._policy.longest, self._schedule, load)
+        own, most = self._acceptance(origin), bounded(self._policy.longest, self._policy.schedule, load)
         share, of_all = self._ensemble.share(load), known.acceptance(self._kind, load, now)
         tokens = partial(expected_tokens, own, of_all, most, load, share)
         seconds = costs.seconds(origin)[: most + 1]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.admission import ServingBounds
+from trtspec.serving.assembly import assemble
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.errors import EngineLoadError
@@ -15,6 +16,7 @@ from trtspec.serving.executor import Executor
 from trtspec.serving.executors.limits import read_limits
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import RuntimeDraft
 from trtspec.serving.guides.guides import Guides
+from trtspec.serving.rollout.rollout import Rollout
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.parameters import Parameters
 
@@ -33,12 +35,12 @@ class EnginePair:
     drafting: Drafting | None = None
     policy: Policy = "fixed"
     guides: Guides | None = None
-    share: float = 1.0
+    rollout: Rollout = field(default_factory=Rollout)
     draft_tokenizer: Tokenizer | None = None
     """Given if the draft's vocabulary differs from the target's."""
 
     def coordinator(self) -> Coordinator:
-        return Coordinator(
+        return assemble(
             self.target,
             self.draft,
             self.tokenizer,
@@ -47,7 +49,7 @@ class EnginePair:
             self.drafting,
             self.policy,
             self.guides,
-            self.share,
+            self.rollout,
             self.draft_tokenizer,
         )
 
@@ -90,7 +92,7 @@ def load(values: Mapping[str, str], folder: Path) -> EnginePair:
         _drafting(parameters),
         _policy(parameters),
         guides,
-        parameters.share("speculation_share"),
+        Rollout(parameters.share("speculation_share")),
         draft_tokenizer,
     )
 

@@ -20,7 +20,6 @@ import numpy as np
 
 from trtspec.base.progress import Advance
 from trtspec.forecast.fit import FittedSeconds, fit
-from trtspec.serving.adaptive.policy import Pace
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.drafters.engine import EngineSource
@@ -28,7 +27,7 @@ from trtspec.serving.drafters.source import LOOKUP, Drafter, Offer
 from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executor import Executor, Request
 from trtspec.serving.intake import begin
-from trtspec.serving.rounds import Rounds
+from trtspec.serving.rounds import FixedLengths, Rounds
 from trtspec.serving.stats import Stats
 from trtspec.serving.text import Text
 from trtspec.serving.tokenizer import Tokenizer
@@ -125,7 +124,7 @@ class CostMeasurement:
             )
             state = begin(request, limits, self._tokenizer)
             drafter = drafting(state.text) if drafting else None
-            rounds = Rounds(state, self._target, drafter, Pace({}), self._stats)
+            rounds = Rounds(state, self._target, drafter, FixedLengths({}), self._stats)
             async with aclosing(rounds.run(math.inf)) as deltas:
                 async for _ in deltas:
                     times[index].append(clock())

@@ -16,8 +16,8 @@ from tests.draft_failures import draft_failures
 from tests.fakes import vocabularies
 from tests.fakes.languages import Run
 from tests.fakes.scripted_executor import ScriptedExecutor, agreeing, babble, echo
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest, Delta
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.drafters.translation import LONG
 from trtspec.serving.executor import Limits, Request, SamplingConfig
@@ -54,7 +54,7 @@ async def completed(
     theirs: Tokenizer,
     **wanted: Any,
 ) -> Delta:
-    coordinator = Coordinator(target, draft, ours, draft_tokenizer=theirs)
+    coordinator = assemble(target, draft, ours, draft_tokenizer=theirs)
     return await coordinator.complete(CompletionRequest(**wanted))
 
 
@@ -130,14 +130,14 @@ def test_shuffled_ids_are_accepted_as_the_same_ids_are(run: Run) -> None:
     target = target_of(ours, prompt, answer)
     likely = agreeing(target.next_token, ours.size - 2, 0.7)
     wanted = CompletionRequest(prompt_token_ids=prompt, max_tokens=400, num_draft_tokens=4)
-    same = Coordinator(target, ScriptedExecutor(limits(ours, draft=True), likely), ours)
+    same = assemble(target, ScriptedExecutor(limits(ours, draft=True), likely), ours)
     expected = run(same.complete(wanted))
 
     def shuffled(sequence: Sequence[int]) -> int:
         return new[likely([old[token_id] for token_id in sequence])]
 
     draft = ScriptedExecutor(limits(theirs, draft=True), shuffled)
-    found = run(Coordinator(target, draft, ours, draft_tokenizer=theirs).complete(wanted))
+    found = run(assemble(target, draft, ours, draft_tokenizer=theirs).complete(wanted))
     assert found.token_ids == expected.token_ids == answer
     assert abs(rate(found) - rate(expected)) <= 0.01
     assert 0.3 < rate(expected) < 0.9
@@ -170,7 +170,7 @@ def test_a_draft_of_smaller_tokens_ends_where_its_room_does(run: Run) -> None:
         replace(limits(theirs, draft=True), max_input_len=60, max_seq_len=60), babble(200)
     )
     wanted = CompletionRequest(prompt_token_ids=prompt, max_tokens=40, num_draft_tokens=4)
-    coordinator = Coordinator(target_of(ours, prompt, answer), draft, ours, draft_tokenizer=theirs)
+    coordinator = assemble(target_of(ours, prompt, answer), draft, ours, draft_tokenizer=theirs)
     found = run(coordinator.complete(wanted))
     assert found.token_ids == answer
     assert draft_failures(coordinator.stats) == 0
@@ -183,7 +183,7 @@ def test_a_prompt_that_says_nothing_to_the_draft(run: Run) -> None:
     ours, theirs = served(vocabularies.byte_level([])), served(vocabularies.sentence_piece([]), "</s>")
     turn = ours.id_of("<|turn|>") or 0
     answer = ours.encode("abc")
-    coordinator = Coordinator(
+    coordinator = assemble(
         target_of(ours, [turn], answer), speaking(theirs, "abc"), ours, draft_tokenizer=theirs
     )
     found = run(
@@ -209,7 +209,7 @@ def test_with_lookup_the_engine_is_asked_where_nothing_is_found(run: Run) -> Non
     ours, theirs = served(vocabularies.byte_level(WORDS)), served(vocabularies.byte_level([]))
     prompt, answer = ours.encode("hello world"), ours.encode(" hello whale hello world")
     hybrid = Drafting("hybrid", {"prompt_lookup_min": 2, "prompt_lookup_max": 8})
-    coordinator = Coordinator(
+    coordinator = assemble(
         target_of(ours, prompt, answer),
         speaking(theirs, "hello world hello whale hello world"),
         ours,

@@ -9,7 +9,6 @@ import pytest
 
 from trtspec.serving.rollout.rollout import Rollout
 from trtspec.serving.rollout.state import RolloutFile, RolloutReading, RolloutState
-from trtspec.serving.stats import RolloutStats
 
 HALF = '{"version": 1, "mode": "speculate", "share": 0.5}'
 SHADOW = '{"version": 1, "mode": "shadow", "share": 0.5}'
@@ -66,8 +65,8 @@ def test_what_cannot_be_read_is_a_problem_and_no_exception(tmp_path: Path) -> No
 def test_a_broken_file_changes_nothing_and_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path, stats = tmp_path / "rollout.json", RolloutStats()
-    rollout, file = Rollout(1.0, stats), RolloutFile(path)
+    path, rollout = tmp_path / "rollout.json", Rollout()
+    file, stats = RolloutFile(path), rollout.stats
 
     def look() -> None:
         if reading := file.look():
@@ -94,7 +93,7 @@ def test_a_broken_file_changes_nothing_and_is_told_once(
 
 
 def test_without_a_file_the_recipes_share_counts() -> None:
-    rollout = Rollout(0.25, RolloutStats())
+    rollout = Rollout(0.25)
     assert (rollout.is_on, rollout.state) == (True, RolloutState(share=0.25))
     rollout.take(RolloutReading(RolloutState(share=1.0)))
     rollout.take(RolloutReading())
