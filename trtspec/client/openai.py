@@ -80,8 +80,8 @@ def _add(answer: TimedAnswer, said: dict[str, Any], now: float) -> None:
         answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
         answer.ended = now
     if usage := said.get("usage"):
-        answer.input_tokens, answer.output_tokens = usage["prompt_tokens"], usage["completion_tokens"]
-    answer.counts = counts_of(said) or answer.counts
+        answer.num_input_tokens, answer.num_output_tokens = usage["prompt_tokens"], usage["completion_tokens"]
+    answer.drafts = counts_of(said) or answer.drafts
 
 
 def counts_of(said: dict[str, Any]) -> DraftCounts | None:

@@ -174,18 +174,23 @@ class DraftLengths(Protocol):
 
     def begin(self, length: int, now: float) -> None:
         """Notes the begin of a round with a draft of `length` tokens, or of a burst with 0."""
+        return
 
     def verified(self, origin: str, counts: VerificationCounts, load: int, now: float) -> None:
         """Notes the result of a round."""
+        return
 
     def received(self, num_tokens: int, now: float) -> None:
         """Notes new tokens of a burst."""
+        return
 
     def decoded(self, num_tokens: int, load: int) -> None:
         """Notes that a burst is complete, with `num_tokens` in all."""
+        return
 
     def end(self, length: int, now: float) -> None:
         """Notes the end of the round or burst, complete or not."""
+        return
 
 
 class FixedLengths(DraftLengths):
