@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from trtspec.base.errors import ServerError, UnavailableError
 from trtspec.client.endpoint import AskError, EndpointRequest, Hear, TimedAnswer, unheard
-from trtspec.client.triton import VLLM_INPUT, TritonModel
+from trtspec.client.triton import VLLM_INPUT, TritonTextModel
 from trtspec.gateway.ports import HTTP, LOOPBACK
 from trtspec.serving.awaiting import within
 from trtspec.serving.triton.tensors import INPUTS, OUTPUTS, Datatype
@@ -34,7 +34,7 @@ _LOOK_S = 10.0
 _BROKEN = (grpc.aio.AioRpcError, InferenceServerException)
 
 
-class GrpcEndpoint(TritonModel):
+class GrpcEndpoint(TritonTextModel):
     """One model of the Triton server at `url`, which is HOST:PORT; its answer has all outputs as `tensors`.
 
     An answer must be complete after `timeout_s` seconds.

@@ -16,7 +16,7 @@ VLLM_INPUT = "sampling_parameters"
 """The input that only models of the vLLM backend have: vLLM's sampling parameters as one text of JSON."""
 
 
-class TritonModel:
+class TritonTextModel:
     """One model of a Triton server; `inputs` and `outputs` are the names of its tensors.
 
     A conversation is one text, with an empty line between what one side and the other says: templates of
@@ -57,7 +57,7 @@ class TritonModel:
         return answer
 
 
-class TritonEndpoint(TritonModel):
+class TritonEndpoint(TritonTextModel):
     """A model over Triton's HTTP."""
 
     def __init__(

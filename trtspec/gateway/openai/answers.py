@@ -4,16 +4,81 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
 from trtspec.gateway.openai.job import ModelRequest
-from trtspec.gateway.openai.log_probs import Names, TokenIds, chat_log_probs, completion_log_probs
-from trtspec.gateway.openai.parsed import AnswerReader, ParsedCall, ParsedText
-from trtspec.gateway.openai.pieces import ChoicePiece, TokenCounts
-from trtspec.gateway.openai.reasoning import ReasoningTokens
+from trtspec.gateway.openai.model_output import ChoicePiece, TokenCounts
+from trtspec.gateway.openai.parsed_text import OutputParser, ParsedCall, ParsedText
+from trtspec.gateway.openai.reasoning_parser import ReasoningTokens
 from trtspec.serving.tokenizer import Tokenizer
+
+
+class Names(Protocol):
+    """Names tokens: a tokenizer does, or `TokenIds`."""
+
+    def bytes_of(self, token_id: int) -> bytes: ...
+
+    def name_of(self, token_id: int) -> str: ...
+
+
+class TokenIds:
+    """Names tokens as vLLM does for `return_tokens_as_token_ids`, so that no two read alike."""
+
+    def bytes_of(self, token_id: int) -> bytes:
+        return self.name_of(token_id).encode()
+
+    def name_of(self, token_id: int) -> str:
+        return f"token_id:{token_id}"
+
+
+def chat_log_probs(tokenizer: Names, piece: ChoicePiece) -> dict[str, Any]:
+    """Returns `choices[].logprobs` of a chat answer; U+FFFD is in a token whose bytes alone are no text."""
+    content = [
+        {
+            **_entry(tokenizer, token_id, said.value),
+            "top_logprobs": [_entry(tokenizer, other, value) for other, value in said.top],
+        }
+        for token_id, said in zip(piece.token_ids, piece.log_probs, strict=True)
+    ]
+    return {"content": content, "refusal": None}
+
+
+def completion_log_probs(tokenizer: Names, piece: ChoicePiece, offset: int) -> dict[str, Any]:
+    """Returns `choices[].logprobs` of a completion, whose tokens begin at the character `offset`.
+
+    The chosen token is always among the likeliest ones. Of several tokens with equal text, such as torn
+    characters, the chosen one counts, or else the likeliest.
+    """
+    tokens = [tokenizer.bytes_of(token_id).decode(errors="replace") for token_id in piece.token_ids]
+    offsets = []
+    for token in tokens:
+        offsets.append(offset)
+        offset += len(token)
+    top: list[dict[str, float]] = []
+    for token, said in zip(tokens, piece.log_probs, strict=True):
+        likeliest: dict[str, float] = {}
+        for other, value in said.top:
+            likeliest.setdefault(_text(tokenizer, other), value)
+        top.append({**likeliest, token: said.value})
+    return {
+        "tokens": tokens,
+        "token_logprobs": [said.value for said in piece.log_probs],
+        "top_logprobs": top if any(said.top for said in piece.log_probs) else None,
+        "text_offset": offsets,
+    }
+
+
+def _entry(tokenizer: Names, token_id: int, value: float) -> dict[str, Any]:
+    """Returns a token of a chat; a special one has its name, and no bytes, since it is not in the text."""
+    said = tokenizer.bytes_of(token_id)
+    return {"token": _text(tokenizer, token_id), "logprob": value, "bytes": list(said) if said else None}
+
+
+def _text(tokenizer: Names, token_id: int) -> str:
+    return tokenizer.bytes_of(token_id).decode(errors="replace") or tokenizer.name_of(token_id)
+
 
 DONE = b"data: [DONE]\n\n"
 
@@ -94,11 +159,11 @@ class ResponseBuilder:
         head = orjson.dumps(self._head)[:-1]
         self._before = b"data: " + head + b',"choices":['
         self._after = b'],"usage":null}\n\n' if job.include_usage else b"]}\n\n"
-        self._readers: dict[int, AnswerReader] = {}
+        self._parsers: dict[int, OutputParser] = {}
         self._counters: dict[int, ReasoningTokens] = {}
-        if job.reading:
-            choices, counter = range(job.num_choices), job.reading.counter
-            self._readers = {choice: job.reading.reader() for choice in choices}
+        if job.parsing:
+            choices, counter = range(job.num_choices), job.parsing.counter
+            self._parsers = {choice: job.parsing.parser() for choice in choices}
             self._counters = {choice: counter() for choice in choices} if counter else {}
         self._num_calls = [0] * job.num_choices
         self._offsets = [0] * job.num_choices
@@ -123,7 +188,7 @@ class ResponseBuilder:
     def _events(self, piece: ChoicePiece) -> bytes:
         begun = b"" if self._has_begun[piece.choice] else self._beginning(piece.choice)
         self._tell_usage(piece)
-        if not (piece.finish_reason or self._readers or self._job.log_probs):
+        if not (piece.finish_reason or self._parsers or self._job.log_probs):
             return begun + self._before + self._route.plain(piece.choice, piece.text) + self._after
         first = self._num_calls[piece.choice]
         found = self._found(piece)
@@ -165,18 +230,18 @@ class ResponseBuilder:
     # Both.
 
     def _found(self, piece: ChoicePiece) -> ParsedText:
-        """Returns the parts of the piece's text: content, and what a reader finds."""
+        """Returns the parts of the piece's text: content, and what its parser finds."""
         if piece.counts:
             self._counts[piece.choice] = piece.counts
             self._speculation = piece.speculation
         if counter := self._counters.get(piece.choice):
             counter.push(piece.token_ids)
-        reader = self._readers.get(piece.choice)
-        if reader is None:
+        parser = self._parsers.get(piece.choice)
+        if parser is None:
             return ParsedText(piece.text)
-        found = reader.push(piece.text)
+        found = parser.push(piece.text)
         if piece.finish_reason:
-            found = found.followed_by(reader.flush())
+            found = found.followed_by(parser.flush())
         if not self._job.several_calls:
             found.calls = found.calls[: max(1 - self._num_calls[piece.choice], 0)]
         self._num_calls[piece.choice] += len(found.calls)

@@ -6,7 +6,7 @@ from typing import Any
 
 from trtspec.gateway.openai import schema
 from trtspec.gateway.openai.answers import Chat
-from trtspec.gateway.openai.parsed import ParsedCall, ParsedText
+from trtspec.gateway.openai.parsed_text import ParsedCall, ParsedText
 
 
 def with_tools(body: schema.ChatRequest) -> schema.ChatRequest:

@@ -11,7 +11,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from trtspec.gateway.openai.answers import DONE, Chat, Completions, ResponseBuilder
 from trtspec.gateway.openai.job import ModelRequest, chat, completion
-from trtspec.gateway.openai.pieces import ChoicePiece, TokenCounts
+from trtspec.gateway.openai.model_output import ChoicePiece, TokenCounts
 from trtspec.gateway.openai.schema import ChatRequest, CompletionBody
 
 SAID = [*"<think>Two.</think>", '<tool_call>{"name": "f", "arguments": {}}</tool_call>', "Four."]
@@ -79,4 +79,4 @@ def test_chunks_are_the_same_as_the_whole() -> None:
 
 def test_a_grammar_leaves_no_reasoning() -> None:
     body = {"response_format": {"type": "json_object"}, "tools": []}
-    assert asked(**body).reading is None
+    assert asked(**body).parsing is None

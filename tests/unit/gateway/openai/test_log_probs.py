@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trtspec.gateway.openai.log_probs import TokenIds, chat_log_probs, completion_log_probs
-from trtspec.gateway.openai.pieces import ChoicePiece
+from trtspec.gateway.openai.answers import TokenIds, chat_log_probs, completion_log_probs
+from trtspec.gateway.openai.model_output import ChoicePiece
 from trtspec.serving.executor import LogProb
 
 PIECE = ChoicePiece(

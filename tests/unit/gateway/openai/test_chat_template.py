@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from trtspec.gateway.openai.chat_template import ChatTemplate, Renderer
 from trtspec.gateway.openai.errors import ApiError
 from trtspec.gateway.openai.functions import with_tools
 from trtspec.gateway.openai.job import continued, template_messages, template_values
-from trtspec.gateway.openai.renderer import Renderer
 from trtspec.gateway.openai.schema import ChatRequest
-from trtspec.gateway.openai.template import ChatTemplate
 from trtspec.models.tokenizer import BROKEN
 
 TINY = Path(__file__).parents[4] / "recipes" / "tiny" / "target"

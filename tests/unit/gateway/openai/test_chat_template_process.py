@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
+from trtspec.gateway.openai.chat_template import ChatTemplate, Renderer
 from trtspec.gateway.openai.errors import ApiError
-from trtspec.gateway.openai.renderer import Renderer
-from trtspec.gateway.openai.template import ChatTemplate
 
 # What is hostile happens for the message "bomb" alone.
 BOMB = "{%% if messages[0].content == 'bomb' %%}%s{%% else %%}fine{%% endif %%}{{ messages[0].content }}"
@@ -146,7 +145,7 @@ def test_nobody_gets_the_prompt_of_one_who_left() -> None:
 def test_who_leaves_in_the_middle_of_a_short_prompt_costs_no_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("trtspec.gateway.openai.renderer._RESTART_S", 30)
+    monkeypatch.setattr("trtspec.gateway.openai.chat_template._RESTART_S", 30)
 
     async def work(renderer: Renderer) -> None:
         await render(renderer)
@@ -167,7 +166,7 @@ def test_a_process_that_is_stopped_holds_the_chats_no_longer_than_its_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Another process must have begun by then, on a busy machine too.
-    monkeypatch.setattr("trtspec.gateway.openai.renderer._BESIDES_S", 5)
+    monkeypatch.setattr("trtspec.gateway.openai.chat_template._BESIDES_S", 5)
 
     async def work(renderer: Renderer) -> Any:
         await render(renderer)
@@ -186,8 +185,8 @@ def test_a_process_that_is_stopped_holds_the_chats_no_longer_than_its_bound(
 
 STARTER = """
 import asyncio
-from trtspec.gateway.openai.renderer import Renderer
-from trtspec.gateway.openai.template import ChatTemplate
+from trtspec.gateway.openai.chat_template import Renderer
+from trtspec.gateway.openai.chat_template import ChatTemplate
 
 async def run():
     source = "{% if messages %}{{ 9 ** (9 ** (8 + messages | length)) }}{% endif %}"
@@ -213,7 +212,7 @@ def test_it_ends_with_whoever_started_it() -> None:
     with subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE) as starter:
         assert starter.stdout
         process = Path("/proc", starter.stdout.readline().decode().strip())
-        assert b"trtspec.gateway.openai.rendering" in (process / "cmdline").read_bytes()
+        assert b"trtspec.gateway.openai.chat_template_process" in (process / "cmdline").read_bytes()
         starter.kill()
     deadline = time.monotonic() + 20
     while _is_there(process):

@@ -1,4 +1,4 @@
-"""`python -m trtspec.gateway.openai.rendering`: makes prompts from messages for another process.
+"""`python -m trtspec.gateway.openai.chat_template_process`: makes prompts from messages for another process.
 
 Templates come with models from strangers, and messages from strangers' clients. Jinja's sandbox keeps a
 template from the rest of the process; what it makes in memory and time only the kernel can bound, which ends
