@@ -119,7 +119,7 @@ def generate(options: GenerateOptions) -> None:
 
 def _as_json(completion: TimedAnswer) -> dict[str, Any]:
     drafts = completion.drafts
-    told = completion.tensors or {
+    outputs = completion.tensors or {
         "num_input_tokens": completion.num_input_tokens,
         "num_output_tokens": completion.num_output_tokens,
         "finish_reason": completion.finish_reason,
@@ -129,7 +129,7 @@ def _as_json(completion: TimedAnswer) -> dict[str, Any]:
         counts = {"total_draft_tokens": drafts.drafted, "total_accepted_draft_tokens": drafts.accepted}
     return {
         "text": completion.text,
-        **told,
+        **outputs,
         "first_text_s": completion.first_text_s,
         "seconds": completion.seconds,
         "tokens_per_second": completion.tokens_per_second,

@@ -49,7 +49,7 @@ class GrpcEndpoint(TritonTextModel):
         client = triton.InferenceServerClient(url)
         try:
             is_ready = await client.is_model_ready(model, client_timeout=_LOOK_S)
-            told = await client.get_model_metadata(model, client_timeout=_LOOK_S) if is_ready else None
+            metadata = await client.get_model_metadata(model, client_timeout=_LOOK_S) if is_ready else None
         except _BROKEN as error:
             await client.close()
             repair = (
@@ -58,10 +58,12 @@ class GrpcEndpoint(TritonTextModel):
             )
             problem = f"no Triton server answers: {_first_line(error)}"
             raise UnavailableError(url, problem, repair) from error
-        if told is None:
+        if metadata is None:
             await client.close()
             raise UnavailableError(url, f"has no model {model} that is ready", "name one with --model-name")
-        inputs, outputs = (frozenset(tensor.name for tensor in side) for side in (told.inputs, told.outputs))
+        inputs, outputs = (
+            frozenset(tensor.name for tensor in side) for side in (metadata.inputs, metadata.outputs)
+        )
         if VLLM_INPUT in inputs:
             await client.close()
             problem = "the model is one of Triton's vLLM backend, which has another API"

@@ -90,21 +90,21 @@ def counts_of(said: dict[str, Any]) -> DraftCounts | None:
     That is vLLM's `metrics.speculative_decoding`, of which what is left out follows from the histogram, or
     SGLang's `sglext.spec_tokens_details`.
     """
-    if told := (said.get("sglext") or {}).get("spec_tokens_details"):
+    if counts := (said.get("sglext") or {}).get("spec_tokens_details"):
         return DraftCounts(
-            told["spec_verify_ct"],
-            told["spec_num_proposed_drafts"],
-            told["spec_num_correct_drafts"],
-            tuple(told["spec_correct_drafts_histogram"]),
+            counts["spec_verify_ct"],
+            counts["spec_num_proposed_drafts"],
+            counts["spec_num_correct_drafts"],
+            tuple(counts["spec_correct_drafts_histogram"]),
         )
-    if not (told := (said.get("metrics") or {}).get("speculative_decoding")):
+    if not (counts := (said.get("metrics") or {}).get("speculative_decoding")):
         return None
-    histogram = tuple(told["acceptance_histogram"])
-    steps = told.get("num_spec_steps", sum(histogram))
+    histogram = tuple(counts["acceptance_histogram"])
+    steps = counts.get("num_spec_steps", sum(histogram))
     accepted = sum(number * times for number, times in enumerate(histogram))
     return DraftCounts(
         verifications=steps,
-        drafted=told.get("num_draft_tokens", steps * (len(histogram) - 1)),
-        accepted=told.get("num_accepted_draft_tokens", accepted),
+        drafted=counts.get("num_draft_tokens", steps * (len(histogram) - 1)),
+        accepted=counts.get("num_accepted_draft_tokens", accepted),
         histogram=histogram,
     )

@@ -143,7 +143,7 @@ class TritonVllmEndpoint(TritonEndpoint):
 
     def add(self, answer: TimedAnswer, said: dict[str, Any], now: float) -> None:
         """Adds an event; each counts the tokens that came with it, and only the last has a reason to end."""
-        told = {name: value for name, value in said.items() if (name, value) != ("finish_reason", "None")}
-        if (number := told.get("num_output_tokens")) is not None:
-            told["num_output_tokens"] = (answer.num_output_tokens or 0) + int(number)
-        super().add(answer, told, now)
+        event = {name: value for name, value in said.items() if (name, value) != ("finish_reason", "None")}
+        if (number := event.get("num_output_tokens")) is not None:
+            event["num_output_tokens"] = (answer.num_output_tokens or 0) + int(number)
+        super().add(answer, event, now)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from trtspec.serving.adaptive.acceptance import kind_of
+from trtspec.serving.adaptive.estimates import kind_of
 from trtspec.serving.adaptive.policy import AdaptivePolicy, Policy
 from trtspec.serving.admission import AdmissionQueue, ServingBounds
 from trtspec.serving.async_executor import AsyncExecutor, Liveness

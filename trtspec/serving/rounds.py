@@ -67,7 +67,7 @@ class Rounds:
         state, drafter = self._state, self._drafter
         if state.num_endless > 0:
             return "min_tokens", 0, 0
-        if drafter is None or not state.num_draft_tokens:
+        if drafter is None or not state.max_draft_len:
             return (*state.undrafted_for, "num_draft_tokens")[0], 0, state.num_remaining
         if (offer := drafter.offer()) is None:
             return drafter.silence, 0, drafter.pause
@@ -148,7 +148,7 @@ def draft_length(state: CompletionState, target: Limits, room: int) -> int:
     if state.end_reason is not None:
         return 0
     fitting = target.max_input_len - len(state.text) - 1
-    return max(0, min(state.num_draft_tokens, state.num_remaining - 1, fitting, room))
+    return max(0, min(state.max_draft_len, state.num_remaining - 1, fitting, room))
 
 
 def bounded(longest: int, schedule: Mapping[int, int], load: int) -> int:
@@ -221,31 +221,31 @@ def has_ended(draft: list[int], response: Response) -> bool:
     tokens lacks the last one, which was the end token. An engine that does not report `num_verified` leaves
     that open.
     """
-    new, kept = response.token_ids, response.num_verified
+    new, verified = response.token_ids, response.num_verified
     if not new or response.finish_reason is FinishReason.END_ID:
         return True
-    if not draft or kept is None:
+    if not draft or verified is None:
         return False
-    if not kept:  # The engine discarded the draft: this was ordinary decoding.
+    if not verified:  # The engine discarded the draft: this was ordinary decoding.
         return len(new) <= len(draft)
-    return len(new) <= kept and new == draft[: len(new)]
+    return len(new) <= verified and new == draft[: len(new)]
 
 
 def read_verification(
-    draft: list[int], new: list[int], ended: bool, kept: int | None = None
+    draft: list[int], new: list[int], ended: bool, num_verified: int | None = None
 ) -> VerificationCounts:
     """Returns the counts of a verification of `draft` that was asked for `len(draft) + 1` tokens.
 
     All `new` tokens are the target's own, so the counts serve the statistics alone. An engine may discard the
-    end of the draft (rule 7 of `trtspec.serving.executor`); `kept` is the length of the rest. If it is None,
-    the response shows some discarded tokens, which do not count:
+    end of the draft (rule 7 of `trtspec.serving.executor`); `num_verified` is the length of the rest. If it
+    is None, the response shows some discarded tokens, which do not count:
 
     * Tokens after one that differs come from ordinary decoding: nothing was verified.
     * A response that is a prefix of the draft and has not `ended` comes from a shorter draft with one token
       of the target's own after it. The rest was not verified.
     """
-    if kept is not None:
-        return VerificationCounts(kept, common_prefix(draft, new, min(kept, len(new))))
+    if num_verified is not None:
+        return VerificationCounts(num_verified, common_prefix(draft, new, min(num_verified, len(new))))
     agreeing = common_prefix(draft, new, min(len(draft), len(new)))
     if agreeing < len(new) - 1 and agreeing < len(draft):
         return VerificationCounts(0, 0)

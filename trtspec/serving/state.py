@@ -47,7 +47,8 @@ class CompletionState:
     max_tokens: int
     """The largest number of generated tokens, which fits the engine."""
     min_tokens: int
-    num_draft_tokens: int
+    max_draft_len: int
+    """The largest K of a round."""
     sampling: SamplingConfig
     end_ids: tuple[int, ...]
     """Any of these ends the completion after `min_tokens` tokens. Requests to engines have only the first."""
@@ -147,9 +148,9 @@ class CompletionState:
             if before + len(new) == self.max_tokens:
                 end_reason = EndReason.LENGTH
         self.text.extend(taken)
-        kept = None if log_probs is None else list(log_probs[: len(taken)])
+        probs = None if log_probs is None else list(log_probs[: len(taken)])
         if end_reason is None:
-            return Delta(text, taken, log_probs=kept)
+            return Delta(text, taken, log_probs=probs)
 
         if end_reason is EndReason.END_ID and ended_by is not None and self.stop.is_included:
             text += self.stop.push(self.detokenizer.push(ended_by))
@@ -162,10 +163,10 @@ class CompletionState:
             self.num_output_tokens,
             self.speculation,
             self.undrafted_for,
-            self.num_draft_tokens,
+            self.max_draft_len,
             self.num_cached_tokens,
         )
-        return Delta(text, taken, completion, kept)
+        return Delta(text, taken, completion, probs)
 
 
 def unsplittable_options(

@@ -110,10 +110,10 @@ class Chat:
 
     def some_calls(self, found: ParsedText, first: int) -> dict[str, Any]:
         """Returns the fields of a chunk's delta for calls."""
-        told = [{"index": number, **_call(call)} for number, call in enumerate(found.calls, first)]
+        calls = [{"index": number, **_call(call)} for number, call in enumerate(found.calls, first)]
         if found.more:
-            told.insert(0, {"index": first - 1, "function": {"arguments": found.more}})
-        return {"tool_calls": told} if told else {}
+            calls.insert(0, {"index": first - 1, "function": {"arguments": found.more}})
+        return {"tool_calls": calls} if calls else {}
 
     def all_calls(self, calls: list[ParsedCall]) -> dict[str, Any]:
         """Returns the fields of a whole message for calls."""

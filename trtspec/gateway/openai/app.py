@@ -270,8 +270,8 @@ class _Routes:
         return self._texts.card.names or (self._upstream.model_name,)
 
     def _card(self, name: str) -> dict[str, Any]:
-        told = {"object": "model", "created": self._began, "owned_by": "trtspec"}
-        card = {"id": name, **told, "root": self._names[0]}
+        shared = {"object": "model", "created": self._began, "owned_by": "trtspec"}
+        card = {"id": name, **shared, "root": self._names[0]}
         longest = self._texts.card.max_model_len
         return {**card, "max_model_len": longest} if longest else card
 
@@ -301,9 +301,9 @@ async def _read(body: bytes, kind: type[Any]) -> Any:
 def _tokenized(tokenizer: Tokenizer, said: TokenizeBody, prompt: str, longest: int | None) -> Response:
     ids = tokenizer.encode(prompt, said.has_special_tokens)
     names = [tokenizer.name_of(token_id) for token_id in ids] if said.return_token_strs else None
-    told = {"count": len(ids), "max_model_len": longest, "tokens": ids, "token_strs": names}
+    found = {"count": len(ids), "max_model_len": longest, "tokens": ids, "token_strs": names}
     # The json of the standard library would hold up the loop's thread ten times as long.
-    return Response(orjson.dumps(told), media_type="application/json")
+    return Response(orjson.dumps(found), media_type="application/json")
 
 
 def _detokenized(tokenizer: Tokenizer, said: DetokenizeBody) -> Response:

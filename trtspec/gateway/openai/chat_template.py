@@ -55,7 +55,7 @@ def _tokens(settings: dict[str, Any]) -> dict[str, str]:
     return {name: text for name, text in texts.items() if isinstance(text, str)}
 
 
-_LIMIT_S = 5.0
+_TIMEOUT_S = 5.0
 # Several times what the longest body takes.
 _MEMORY = 512 << 20
 # The seconds of an answer besides the rendering, which ends itself: starting a process takes a second.
@@ -71,14 +71,14 @@ class Renderer:
 
     Each process (`rendering.py`) renders one prompt at a time, a usual one in a fraction of a millisecond.
     Long messages, which take up to seconds, have a process of their own, and no others wait for them. A
-    process ends by itself where a template takes longer than `limit_s` or more than its memory, and the next
-    prompt begins another one. One that is stopped, or hangs, is ended ten seconds later.
+    process ends by itself where a template takes longer than `timeout_s` or more than its memory, and the
+    next prompt begins another one. One that is stopped, or hangs, is ended ten seconds later.
     """
 
-    def __init__(self, template: ChatTemplate, limit_s: float = _LIMIT_S) -> None:
+    def __init__(self, template: ChatTemplate, timeout_s: float = _TIMEOUT_S) -> None:
         self.template = template
-        first = {**asdict(template), "limit_s": limit_s, "memory": _MEMORY}
-        self._short, self._long = (_Lane(marshal.dumps(first), limit_s + _BESIDES_S) for _ in range(2))
+        first = {**asdict(template), "timeout_s": timeout_s, "memory": _MEMORY}
+        self._short, self._long = (_Lane(marshal.dumps(first), timeout_s + _BESIDES_S) for _ in range(2))
 
     async def start(self) -> None:
         """Starts the process for short messages, so that the first prompt need not wait for it."""

@@ -279,37 +279,39 @@ class ItemsBuilder:
         found = self._parser.push(piece.text) if self._parser else ParsedText(piece.text)
         if piece.finish_reason and self._parser:
             found = found.followed_by(self._parser.flush())
-        told = self._told(found)
+        events = self._events_of(found)
         if piece.finish_reason:
-            told += self._close(is_whole=piece.finish_reason != "length")
+            events += self._close(is_whole=piece.finish_reason != "length")
             self._finish(piece)
-        return told
+        return events
 
-    def _told(self, found: ParsedText) -> bytes:
-        told = self._more(found.more) if found.more else b""
+    def _events_of(self, found: ParsedText) -> bytes:
+        events = self._more(found.more) if found.more else b""
         if found.reasoning:
-            told += self._text("reasoning", found.reasoning)
+            events += self._text("reasoning", found.reasoning)
         if found.content:
             text, self._blanks = self._blanks + found.content, ""
             if text.strip() or (self._open and self._open["type"] == "message"):
-                told += self._text("message", text)
+                events += self._text("message", text)
             else:
                 # Blanks before a call are not content.
                 self._blanks = text
         calls = found.calls if self._job.several_calls else found.calls[: max(1 - self._num_calls, 0)]
         for call in calls:
-            told += self._call(call)
-        return told
+            events += self._call(call)
+        return events
 
     def _text(self, kind: str, text: str) -> bytes:
-        told = b""
+        events = b""
         if self._open is None or self._open["type"] != kind:
-            told = self._close()
+            events = self._close()
             item = {"type": kind, "id": self._id("msg" if kind == "message" else "rs"), "content": []}
-            told += self._begin({**item, **({"role": "assistant"} if kind == "message" else {"summary": []})})
+            events += self._begin(
+                {**item, **({"role": "assistant"} if kind == "message" else {"summary": []})}
+            )
             if kind == "message":
-                told += self._event("response.content_part.added", **self._place(), part=_part(kind, ""))
-        return told + self._more(text)
+                events += self._event("response.content_part.added", **self._place(), part=_part(kind, ""))
+        return events + self._more(text)
 
     def _call(self, call: ParsedCall) -> bytes:
         self._num_calls += 1
@@ -337,19 +339,19 @@ class ItemsBuilder:
         if part:
             self._open["content"] = [_part(kind, self._said)]
             extra: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
-            told = self._event(f"{name}.done", **place, text=self._said, **extra)
+            events = self._event(f"{name}.done", **place, text=self._said, **extra)
             if kind == "message":
-                told += self._event("response.content_part.done", **place, part=_part(kind, self._said))
+                events += self._event("response.content_part.done", **place, part=_part(kind, self._said))
         else:
             self._open["arguments"] = self._said
             named = {"arguments": self._said, "name": self._open["name"]}
-            told = self._event(f"{name}.done", **place, **named)
+            events = self._event(f"{name}.done", **place, **named)
         self._open["status"] = "completed" if is_whole else "incomplete"
         done = {"output_index": place["output_index"], "item": self._open}
-        told += self._event("response.output_item.done", **done)
+        events += self._event("response.output_item.done", **done)
         self._response["output"].append(self._open)
         self._open = None
-        return told
+        return events
 
     def _finish(self, piece: ChoicePiece) -> None:
         is_cut = piece.finish_reason == "length"

@@ -120,15 +120,15 @@ class Guides:
         if len(self._refused) > MAX_REFUSED:
             self._refused.popitem(last=False)
 
-    async def _on_thread(self, work: Callable[[], T], limit_s: float | None) -> T:
-        """Returns the result of the work. It waits at most `limit_s` for a thread, and then for the work."""
+    async def _on_thread(self, work: Callable[[], T], timeout_s: float | None) -> T:
+        """Returns the result of the work. It waits `timeout_s` for a thread at most, and then for it."""
         loop = asyncio.get_running_loop()
         begun: asyncio.Future[None] = loop.create_future()
         done: asyncio.Future[T] = loop.create_future()
         call = self._threads.submit(partial(_run, work, loop, begun, done))
         try:
-            await within(limit_s, begun)
-            return await within(limit_s, done)
+            await within(timeout_s, begun)
+            return await within(timeout_s, done)
         except asyncio.TimeoutError:
             # If it has only just begun, the guide is not to blame either.
             if self._threads.give_up(call) or begun.cancelled():

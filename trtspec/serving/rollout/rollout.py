@@ -80,7 +80,7 @@ class Rollout(Feature):
 
     def _arm(self, call: CompletionCall, state: CompletionState, target: Limits) -> ArmStats | None:
         """Returns the arm in which a completion begins; None if its options forbid drafts in any case."""
-        if not state.num_draft_tokens:
+        if not state.max_draft_len:
             return None
         request = call.request
         position = position_of(request.tenant, request.user, state.text.packed(state.num_input_tokens))
@@ -97,7 +97,7 @@ class Rollout(Feature):
 
             call.around_rounds.append(beside)
         call.request = replace(request, num_draft_tokens=0)
-        state.num_draft_tokens, state.undrafted_for = 0, ("rollout",)
+        state.max_draft_len, state.undrafted_for = 0, ("rollout",)
         return arm
 
     def _enter(self, state: RolloutState) -> None:

@@ -24,9 +24,9 @@ FINE = "fine{{ messages[0].content }}"
 LIMIT_S = 0.5
 
 
-def use(source: str, work: Callable[[Renderer], Awaitable[Any]], limit_s: float = LIMIT_S) -> Any:
+def use(source: str, work: Callable[[Renderer], Awaitable[Any]], timeout_s: float = LIMIT_S) -> Any:
     async def run() -> Any:
-        renderer = Renderer(ChatTemplate(source, {"bos_token": "<s>"}), limit_s)
+        renderer = Renderer(ChatTemplate(source, {"bos_token": "<s>"}), timeout_s)
         try:
             return await work(renderer)
         finally:
@@ -124,7 +124,7 @@ def test_no_short_prompt_waits_behind_a_long_one() -> None:
         return said
 
     slow = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}slow"
-    assert use(BOMB % slow, work, limit_s=60) == "fine"
+    assert use(BOMB % slow, work, timeout_s=60) == "fine"
 
 
 def test_nobody_gets_the_prompt_of_one_who_left() -> None:
@@ -139,7 +139,7 @@ def test_nobody_gets_the_prompt_of_one_who_left() -> None:
         return await render(renderer)
 
     slow = "{% for a in range(9999) %}{% for b in range(300) %}{% endfor %}{% endfor %}slow"
-    assert use(BOMB % slow, work, limit_s=30) == "fine"
+    assert use(BOMB % slow, work, timeout_s=30) == "fine"
 
 
 def test_who_leaves_in_the_middle_of_a_short_prompt_costs_no_process(
@@ -159,7 +159,7 @@ def test_who_leaves_in_the_middle_of_a_short_prompt_costs_no_process(
         assert await render(renderer) == "fine"
         assert renderer._short._process is process
 
-    use(FINE, work, limit_s=30)
+    use(FINE, work, timeout_s=30)
 
 
 def test_a_process_that_is_stopped_holds_the_chats_no_longer_than_its_bound(

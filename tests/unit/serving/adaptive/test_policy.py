@@ -8,8 +8,7 @@ from functools import partial
 
 import pytest
 
-from trtspec.serving.adaptive.acceptance import kind_of
-from trtspec.serving.adaptive.costs import WINDOW, RoundCostModel
+from trtspec.serving.adaptive.estimates import WINDOW, RoundCostModel, kind_of
 from trtspec.serving.adaptive.policy import STAYS, AdaptivePolicy, OriginStats, size_of
 from trtspec.serving.adaptive.probes import LoadOutlook
 from trtspec.serving.executor import SamplingConfig
@@ -222,7 +221,7 @@ def test_it_never_asks_for_more_than_there_is_room_for(schedule: dict[int, int])
             chooser.received(chooser.burst, now)
             chooser.decoded(chooser.burst, load)
         chooser.end(length, now)
-    assert policy.ensemble.mean_length == 0
+    assert policy.batch.mean_length == 0
 
 
 def test_tokens_beside_drafts_of_others_say_nothing_of_the_target_alone() -> None:
@@ -318,7 +317,7 @@ def test_an_end_token_that_is_none_of_the_text_is_no_step_back() -> None:
             chooser.received(1, now)
         chooser.decoded(10, 1)
         chooser.end(0, now)
-    assert policy.ensemble.share(8) <= 1
+    assert policy.batch.share(8) <= 1
 
 
 def test_a_probe_that_waited_for_drafts_has_lost_nothing_by_that() -> None:

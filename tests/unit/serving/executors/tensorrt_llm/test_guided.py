@@ -20,8 +20,11 @@ from trtspec.serving.completion import CompletionRequest, Delta, EndReason
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Executor, Guide, GuideType, Request, SamplingConfig
 from trtspec.serving.executors.tensorrt_llm.guided import GUIDE_TYPES, guided_vocabulary
-from trtspec.serving.executors.tensorrt_llm.pair import EngineLocation, load_engines
-from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
+from trtspec.serving.executors.tensorrt_llm.trtllm_executor import (
+    EngineLocation,
+    TrtLlmExecutor,
+    load_engines,
+)
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.guides.guides import Guides
 from trtspec.serving.tokenizer import Tokenizer
