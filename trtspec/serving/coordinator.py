@@ -7,6 +7,7 @@ It knows rounds, slots and deadlines. A `Feature` stands around the streams of t
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from trtspec.serving.intake import begin, is_long
 from trtspec.serving.rounds import DraftLengths, FixedLengths, Rounds
 from trtspec.serving.state import CompletionState
 from trtspec.serving.stats import Stats
-from trtspec.serving.text import TenantTexts
+from trtspec.serving.text import Text, common_prefix
 from trtspec.serving.tokenizer import Tokenizer
 
 MAX_FAILURES = 8
@@ -268,3 +269,49 @@ class Timeline:
         if delta.completion is not None:
             stats.ended["length" if delta.completion.end_reason is EndReason.LENGTH else "stop"] += 1
             stats.e2e_latency.observe(now - self._arrived)
+
+
+class TenantTexts:
+    """The latest sequences of each tenant, so that none learns what others have in the KV cache.
+
+    All tenants share that cache. So of the tokens that the cache had for a request, only those are reported
+    that also began an earlier sequence of its tenant. While all requests are of one tenant, all are reported,
+    and nothing is stored. The sequences are `most` at most, with `most_tokens` tokens in all.
+    """
+
+    def __init__(self, most: int = 500, most_tokens: int = 2_000_000) -> None:
+        self._most, self._most_bytes = most, 4 * most_tokens
+        self._texts: deque[tuple[str, bytes]] = deque()
+        self._num_bytes, self._are_several = 0, False
+        self._first: str | None = None
+
+    def begin(self, tenant: str, text: Text) -> int | None:
+        """Returns how many tokens of `text` began an earlier one of the tenant; None for the only tenant."""
+        if self._first is None:
+            self._first = tenant
+        self._are_several |= tenant != self._first
+        if not self._are_several:
+            return None
+        packed, same = bytes(text.packed(len(text))), 0
+        token = packed[:4]
+        for other, earlier in self._texts:
+            # Hundreds may share a prefix, so only those are compared that may have a longer one.
+            if other == tenant and earlier.startswith(token, same):
+                found = common_prefix(earlier, packed, min(len(earlier), len(packed))) // 4 * 4
+                if found > same:
+                    same, token = found, packed[found : found + 4]
+        return same // 4
+
+    def end(self, tenant: str, text: Text, own: int | None, cached: int | None) -> int | None:
+        """Stores a finished sequence; returns the number of `cached` tokens to report, None for nothing.
+
+        `own` is the result of `begin`.
+        """
+        if not self._are_several:
+            return cached
+        # The engine has not computed the last token.
+        self._texts.append((tenant, bytes(text.packed(len(text) - 1))))
+        self._num_bytes += len(self._texts[-1][1])
+        while self._num_bytes > self._most_bytes or len(self._texts) > self._most:
+            self._num_bytes -= len(self._texts.popleft()[1])
+        return None if own is None or cached is None else min(own, cached)

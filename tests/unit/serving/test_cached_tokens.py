@@ -11,8 +11,9 @@ from tests.fakes.languages import TARGET, Run
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
 from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest
+from trtspec.serving.coordinator import TenantTexts
 from trtspec.serving.executor import Listener, Request
-from trtspec.serving.text import TenantTexts, Text, common_prefix
+from trtspec.serving.text import Text, common_prefix
 from trtspec.serving.tokenizer import Tokenizer
 
 PROMPT = [number % 50 for number in range(40)]

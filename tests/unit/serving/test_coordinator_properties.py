@@ -257,11 +257,11 @@ async def check_nothing_is_left(deployment: Deployment) -> None:
     assert deployment.target.most_at_once <= world.places
     assert coordinator.failure is None
     if policy := coordinator._policy:
-        ensemble = policy.ensemble
-        assert ensemble.mean_length == 0
-        ensemble.begin(3, 0.0, is_behind=False)
-        assert ensemble.mean_length == 3  # So nothing else counts as running.
-        ensemble.end(None, 3, 0.0, is_behind=False)
+        batch = policy.batch
+        assert batch.mean_length == 0
+        batch.begin(3, 0.0, is_behind=False)
+        assert batch.mean_length == 3  # So nothing else counts as running.
+        batch.end(None, 3, 0.0, is_behind=False)
     # All places are there again, as far as the cache holds so many texts.
     again = CompletionRequest(prompt_token_ids=[0], max_tokens=2, num_draft_tokens=0)
     fitting = (world.kv_tokens or 10**6) // (3 + world.target.max_draft_len)

@@ -28,8 +28,8 @@ def test_what_a_good_request_becomes(tokenizer: Tokenizer) -> None:
 
 
 def test_drafts_as_much_as_the_engine_verifies_unless_told(tokenizer: Tokenizer) -> None:
-    assert begin(GOOD, LIMITS, tokenizer).num_draft_tokens == 8
-    assert begin(replace(GOOD, num_draft_tokens=0), LIMITS, tokenizer).num_draft_tokens == 0
+    assert begin(GOOD, LIMITS, tokenizer).max_draft_len == 8
+    assert begin(replace(GOOD, num_draft_tokens=0), LIMITS, tokenizer).max_draft_len == 0
     penalized = replace(GOOD, sampling=SamplingConfig(repetition_penalty=1.2))
     state = begin(penalized, LIMITS, tokenizer)
     assert (state.max_draft_len, state.undrafted_for) == (0, ("repetition_penalty",))

@@ -23,7 +23,7 @@ def state(tokenizer: Tokenizer, length: int, remaining: int, num_draft_tokens: i
         num_input_tokens=length,
         max_tokens=remaining,
         min_tokens=0,
-        num_draft_tokens=num_draft_tokens,
+        max_draft_len=num_draft_tokens,
         sampling=SamplingConfig(),
         end_ids=(),
         stop=StopMatcher(()),

@@ -20,7 +20,7 @@ def state(tokenizer: Tokenizer) -> CompletionState:
         num_input_tokens=len(PROMPT),
         max_tokens=12,
         min_tokens=0,
-        num_draft_tokens=4,
+        max_draft_len=4,
         sampling=SamplingConfig(temperature=1.0, seed=100),
         end_ids=(7, 8),
         stop=StopMatcher(["wo!"]),

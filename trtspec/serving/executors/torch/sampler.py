@@ -45,7 +45,7 @@ class TokenChoice:
 
     @property
     def rows(self) -> int:
-        return len(self.draft_token_ids) + 1
+        return len(self.draft) + 1
 
     @property
     def is_plain(self) -> bool:
@@ -72,7 +72,7 @@ class TokenChoice:
     def change(self, logits: Tensor) -> None:
         """Applies penalties, bad words and `min_tokens` to `logits` `[rows, vocab_size]`, in place."""
         if self.penalties is not None:
-            self.penalties.apply(logits, self.draft_token_ids)
+            self.penalties.apply(logits, self.draft)
         if self.bad_words:
             self._ban(logits)
         if self._forbids_end:
@@ -82,7 +82,7 @@ class TokenChoice:
         """Bans, in each row, the tokens that would complete a bad word with the tokens before it."""
         before = self.history(max(map(len, self.bad_words)) - 1)
         for row in range(self.rows):
-            text = before + self.draft_token_ids[:row]
+            text = before + self.draft[:row]
             logits[row, [word[-1] for word in self.bad_words if _ends_with(text, word[:-1])]] = float("-inf")
 
 
