@@ -11,8 +11,7 @@ from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting, DraftSource
 from trtspec.serving.drafters.sources import SourceInputs, make_source
 from trtspec.serving.drafters.translation import Dictionary, draw_alike
 from trtspec.serving.executor import Executor
-from trtspec.serving.guides.guided import GuidedRequests
-from trtspec.serving.guides.guides import Guides
+from trtspec.serving.guides.guides import GuidedRequests, Guides
 from trtspec.serving.rollout.rollout import Rollout
 from trtspec.serving.sequences import Sequences
 from trtspec.serving.stats import Stats

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from trtspec.base.errors import UnavailableError
 from trtspec.client.endpoint import AskError, ChatMessage, DraftCounts, EndpointRequest, TimedAnswer
@@ -397,3 +398,15 @@ def test_a_wrong_key_is_told_and_not_shown() -> None:
 
 def test_a_url_is_shown_without_its_secrets() -> None:
     assert shown("https://me:word@host:9000/v1?key=1") == "https://host:9000/v1"
+
+
+def test_a_text_that_is_not_utf_8_is_not_sent() -> None:
+    async def main() -> None:
+        streams = Streams(timeout_s=5)
+        try:
+            await anext(streams.post(URL("http://127.0.0.1:1/v1/completions"), {"prompt": "a\udcff"}, 0.0))
+        finally:
+            await streams.close()
+
+    with pytest.raises(AskError, match=r"^rejected: the text is not UTF-8$"):
+        asyncio.run(main())

@@ -19,7 +19,15 @@ from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.executor import Guide, GuideType, KvReuse, SamplingConfig
 from trtspec.serving.metrics import FAMILIES, MetricType, counters, gauges, histograms
 from trtspec.serving.state import unsplittable_options
-from trtspec.serving.stats import BETWEEN_TOKENS_S, FALLBACKS, FIRST_TOKEN_S, REQUEST_S, Histogram, Stats
+from trtspec.serving.stats import (
+    BETWEEN_TOKENS_S,
+    FALLBACKS,
+    FIRST_TOKEN_S,
+    REQUEST_S,
+    Histogram,
+    SpeculationCounts,
+    Stats,
+)
 from trtspec.serving.tokenizer import Tokenizer
 
 ALONE = CompletionRequest(prompt_token_ids=[1], max_tokens=8, end_id=NO_END)
@@ -142,3 +150,20 @@ def test_without_a_drafter_nothing_falls_back(run: Run, tokenizer: Tokenizer) ->
     stats = run(main())
     assert (sum(stats.fallbacks.values()), dict(stats.rounds)) == (0, {0: 1})
     assert (stats.prompt_tokens, stats.generation_tokens) == (1, 8)
+
+
+def test_counts_are_vllms() -> None:
+    counts = SpeculationCounts()
+    for num_draft, num_accepted in [(3, 3), (3, 1), (2, 0), (4, 2)]:
+        counts.record(num_draft, num_accepted)
+    assert counts.num_spec_steps == 4
+    assert counts.num_draft_tokens == 12
+    assert counts.num_accepted_draft_tokens == 6
+    assert counts.accepted_per_position == [3, 2, 1, 0]
+    assert counts.mean_acceptance_length == 1 + 6 / 4
+    assert counts.draft_acceptance_rate == 0.5
+
+
+def test_nothing_drafted() -> None:
+    """A step of the target alone makes one token, as in README.md."""
+    assert (SpeculationCounts().mean_acceptance_length, SpeculationCounts().draft_acceptance_rate) == (1, 0)

@@ -23,11 +23,10 @@ from trtspec.gateway.bodies import Bodies, BodyError
 from trtspec.gateway.client_bounds import SHORT_BODY
 from trtspec.gateway.openai import exchange
 from trtspec.gateway.openai import job as jobs
-from trtspec.gateway.openai.answers import Chat, Completions, ResponseBuilder
+from trtspec.gateway.openai.answers import Chat, Completions, FunctionChat, ResponseBuilder, with_tools
 from trtspec.gateway.openai.chat_template import ChatTemplate, Renderer
 from trtspec.gateway.openai.errors import ApiError, ShutError
 from trtspec.gateway.openai.exchange import Places
-from trtspec.gateway.openai.functions import FunctionChat, with_tools
 from trtspec.gateway.openai.keys import Keys
 from trtspec.gateway.openai.responses import ItemsBuilder, ResponsesBody, as_chat
 from trtspec.gateway.openai.sampling_defaults import with_defaults
