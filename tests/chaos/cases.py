@@ -11,8 +11,8 @@ import tokenizers
 import torch
 from transformers import AutoModelForCausalLM
 
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -71,7 +71,7 @@ def _prompts(build: Path) -> list[str]:
 
 async def _complete(build: Path, requests: list[CompletionRequest]) -> list[tuple[str, list[int]]]:
     target = TorchExecutor(build / "target" / "engine")
-    coordinator = Coordinator(target, None, Tokenizer.load(build / "tokenizer"))
+    coordinator = assemble(target, None, Tokenizer.load(build / "tokenizer"))
     answers = await asyncio.gather(*(coordinator.complete(request) for request in requests))
     target.shutdown()
     return [(answer.text, answer.token_ids) for answer in answers]

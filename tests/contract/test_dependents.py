@@ -260,7 +260,7 @@ def test_beside_texts_that_the_target_says_alone(build: Build) -> None:
 
     async def complete(pair: EnginePair) -> tuple[list[Delta], Any]:
         coordinator = pair.coordinator()
-        coordinator.rollout.take(RolloutReading(RolloutState(mode="shadow", share=1.0)))
+        pair.rollout.take(RolloutReading(RolloutState(mode="shadow", share=1.0)))
         deltas = await asyncio.gather(*(coordinator.complete(ask(prompt)) for prompt in PROMPTS))
         assert coordinator.stats.rollout.shadow_fallbacks["draft_failed"] == 0
         return deltas, coordinator.stats.rollout.shadow

@@ -11,8 +11,8 @@ from tokenizers import decoders, models, pre_tokenizers
 from tests.contract.conftest import LIMITS, VOCAB_SIZE, Subject, alone
 from tests.fakes import vocabularies
 from tests.fakes.scripted_executor import NextToken, ScriptedExecutor, babble
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest, Delta
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executor import Limits, SamplingConfig
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -38,7 +38,7 @@ def said(
     proposing = ScriptedExecutor(Limits(4, length - 1, length, 0, tokenizer.size), draft)
 
     async def main() -> list[Delta]:
-        coordinator = Coordinator(target, proposing, Tokenizer(printable()), draft_tokenizer=tokenizer)
+        coordinator = assemble(target, proposing, Tokenizer(printable()), draft_tokenizer=tokenizer)
         return await asyncio.gather(*map(coordinator.complete, requests))
 
     return asyncio.run(main())

@@ -24,6 +24,7 @@ from tests.fakes.engine_dir import tiny_llama, write_engine
 from tests.fakes.external_drafts import Row, accept, masked, stream
 from tests.fakes.suffix import SUFFIX
 from tests.fakes.trimming import Keep, sometimes
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
@@ -138,7 +139,7 @@ def chance(
     async def main() -> tuple[list[tuple[int, ...]], Coordinator]:
         target, draft = load(keep)
         used = draft if method in ("draft_model", "hybrid") else None
-        coordinator = Coordinator(target, used, _tokenizer(), 2, drafting=METHODS[method])
+        coordinator = assemble(target, used, _tokenizer(), 2, drafting=METHODS[method])
         try:
             return await texts(coordinator, sampling, end_id, DRAWS), coordinator
         finally:

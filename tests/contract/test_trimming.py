@@ -13,8 +13,8 @@ from tokenizers import decoders, models, pre_tokenizers
 from tests.contract.conftest import Answers, Continuation, Subject, alone
 from tests.fakes.scripted_executor import ScriptedExecutor
 from tests.fakes.trimming import Keep, sometimes
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest, Delta
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executor import Limits, Request
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -67,7 +67,7 @@ def test_no_text_is_cut_short(
     ]
 
     async def main() -> list[Delta]:
-        coordinator = Coordinator(target, ScriptedExecutor(limits, drafted), _tokenizer())
+        coordinator = assemble(target, ScriptedExecutor(limits, drafted), _tokenizer())
         return await asyncio.gather(*(coordinator.complete(request) for request in requests))
 
     for request, delta in zip(requests, asyncio.run(main()), strict=True):

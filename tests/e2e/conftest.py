@@ -24,7 +24,7 @@ from tests.command_line import trtspec
 from tests.e2e.in_docker import Deploying, Docker
 from tests.ports import free_port, free_ports
 from tests.processes import command_lines
-from trtspec.client.grpc import GrpcClient
+from tests.support.grpc_client import GrpcClient
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
 RECIPE = TINY / "recipe.yaml"

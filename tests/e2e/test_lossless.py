@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from tests.command_line import trtspec
 from tests.fakes.suffix import SUFFIX
 from trtspec.serving.adaptive.policy import Policy
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
@@ -43,7 +44,7 @@ class Pair:
 
     def drafting(self, drafting: Drafting, policy: Policy) -> Pair:
         """The same engines behind another coordinator."""
-        coordinator = Coordinator(self.target, self.draft, self.tokenizer, drafting=drafting, policy=policy)
+        coordinator = assemble(self.target, self.draft, self.tokenizer, drafting=drafting, policy=policy)
         return replace(self, coordinator=coordinator)
 
     def complete(self, requests: Sequence[CompletionRequest], concurrency: int) -> list[list[int]]:
@@ -77,7 +78,7 @@ def load(folder: Path) -> Iterator[Pair]:
     draft = TorchExecutor(folder / "draft" / "engine", device_thread=device_thread)
     target = TorchExecutor(folder / "target" / "engine", device_thread=device_thread)
     tokenizer = Tokenizer.load(folder / "tokenizer")
-    yield Pair(loop, target, draft, Coordinator(target, draft, tokenizer), tokenizer)
+    yield Pair(loop, target, draft, assemble(target, draft, tokenizer), tokenizer)
     target.shutdown()
     draft.shutdown()
     loop.close()

@@ -123,7 +123,7 @@ class ExternalDrafts(Around):
         await asyncio.sleep(0)
         try:
             valid = validate(replace(request, draft_token_ids=draft), self._allowed)
-            tokens, reason = await self._verified(request, valid.draft, logits)
+            tokens, reason = await self._verified(request, valid.draft_token_ids, logits)
             said = Response(number, tokens[: valid.max_tokens], True, reason, num_verified=len(draft))
         except Refused as refused:
             said = Response(number, [], is_final=True, error=str(refused))

@@ -168,7 +168,7 @@ class _Flight:
         self.sent = 0
 
     def step(self, language: NextToken, vocab_size: int) -> FinishReason:
-        text, draft = self.valid.text[: self.valid.prompt_len] + self.generated, self.valid.draft
+        text, draft = self.valid.text[: self.valid.prompt_len] + self.generated, self.valid.draft_token_ids
         chosen = [
             choose(language, text + draft[:n], vocab_size, self.request.bad_words, self.number(n))
             for n in range(len(draft) + 1)

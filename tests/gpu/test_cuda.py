@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executor import Executor
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.pair import load_engines
@@ -54,7 +54,7 @@ def on(device: str) -> Load:
 def texts(build: Path, load: Load, num_draft_tokens: int) -> list[str]:
     async def main() -> list[str]:
         target, draft = load([build / "target/engine", build / "draft/engine"])
-        coordinator = Coordinator(target, draft, Tokenizer.load(build / "tokenizer"))
+        coordinator = assemble(target, draft, Tokenizer.load(build / "tokenizer"))
         requests = [
             CompletionRequest(prompt=prompt, max_tokens=48, num_draft_tokens=num_draft_tokens, end_id=NO_END)
             for prompt in PROMPTS

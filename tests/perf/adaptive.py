@@ -34,8 +34,8 @@ import torch
 from tests.fakes.around import Around
 from tests.perf.pair import built, heldout, machine
 from tests.perf.turns import Turns
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executor import Executor, Listener, Request, Response, SamplingConfig
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.tokenizer import Tokenizer
@@ -106,7 +106,7 @@ class Way:
             TorchExecutor(build / role / "engine", device_thread=self._turns.device_thread)
             for role in ("draft", "target")
         )
-        self.coordinator = Coordinator(
+        self.coordinator = assemble(
             target, altered(engine), self._tokenizer, policy="adaptive" if length is None else "fixed"
         )
 

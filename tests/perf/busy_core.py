@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.perf.pair import built, heldout
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executors.torch.host import look
@@ -45,7 +46,7 @@ def main() -> None:
 async def measure(build: Path, rounds: int, seconds: float) -> dict[str, object]:
     target, draft = load_engines([build / "target" / "engine", build / "draft" / "engine"])
     tokenizer = Tokenizer.load(build / "tokenizer")
-    coordinator = Coordinator(target, draft, tokenizer)
+    coordinator = assemble(target, draft, tokenizer)
     prompts = [tokenizer.encode(text) for text in heldout(12)]
     found: dict[str, list[float]] = {}
     await speed(coordinator, prompts, 4, 1.0)

@@ -24,8 +24,8 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from trtspec.serving.adaptive.policy import Policy
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, Completion, CompletionRequest
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executor import FinishReason, KvReuse, Limits, Listener, Request, Response
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -162,7 +162,7 @@ async def measure(
     limits = Limits(64, longest, longest, max_draft_len=NUM_DRAFT_TOKENS, vocab_size=256)
     target = TimedEngine(limits, clock, 0.0, VERIFICATION_S)
     draft = TimedEngine(limits, clock, DRAFT_TOKEN_S, 0.0)
-    coordinator = Coordinator(target, draft, byte_tokenizer(), policy=policy)
+    coordinator = assemble(target, draft, byte_tokenizer(), policy=policy)
     request = CompletionRequest(
         PROMPT if prompt_tokens is None else None,
         None if prompt_tokens is None else [1] * prompt_tokens,

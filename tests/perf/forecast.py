@@ -30,8 +30,8 @@ from tests.perf.bar import Bar
 from tests.perf.pair import built, heldout, machine
 from trtspec.forecast.fit import FittedSeconds, fit
 from trtspec.forecast.speedup import speedup
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executor import Executor, KvReuse, Limits, Listener, Request, Response
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
@@ -116,7 +116,7 @@ class Pair:
         )
         self.tokenizer = Tokenizer.load(build / "tokenizer")
         self._loop = asyncio.new_event_loop()
-        self._coordinator = Coordinator(self.target, self.draft, self.tokenizer)
+        self._coordinator = assemble(self.target, self.draft, self.tokenizer)
 
     def say(self, prompt: list[int], length: int) -> Said:
         """Returns how a piece was said; the first output is left out, since it may read the prompt."""

@@ -37,8 +37,8 @@ from trtspec.checkpoint.layers.chosen import best_round, write_model
 from trtspec.models.layers import of_layers, spread
 from trtspec.models.source import Source, read_source
 from trtspec.serving.adaptive.policy import Policy
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, Completion, CompletionRequest
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -187,7 +187,7 @@ def way(build: Path, length: int | None, tokens: int, told: list[Completion]) ->
     loop = asyncio.new_event_loop()
     target, draft = load_engines([build / "target/engine", build / "draft/engine"])
     policy: Policy = "adaptive" if length is None else "fixed"
-    coordinator = Coordinator(target, draft, Tokenizer.load(build / "tokenizer"), policy=policy)
+    coordinator = assemble(target, draft, Tokenizer.load(build / "tokenizer"), policy=policy)
 
     def run(prompt: list[int]) -> list[int]:
         request = CompletionRequest(

@@ -38,8 +38,8 @@ from tests.perf.pair import built, machine, run_build
 from tests.perf.traces import step_costs
 from tests.perf.turns import Turns
 from tests.perf.workloads import GREEDY, KINDS, Question, Questions, of_chat, of_tiny
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.tokenizer import Tokenizer
@@ -81,7 +81,7 @@ class Way:
         self.to_draft: Dictated | None = None
         if self._draft:
             self.to_draft = dictate(self._draft, like.to_draft if like else None)
-        self._coordinator = Coordinator(
+        self._coordinator = assemble(
             self._target,
             self._draft,
             tokenizer,

@@ -30,8 +30,8 @@ import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from trtspec.measure.bench import statistics as intervals
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, Completion, CompletionRequest
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.tokenizer import Tokenizer
@@ -136,7 +136,7 @@ def ours(
     loop = asyncio.new_event_loop()
     draft = TorchExecutor(build / "draft" / "engine", device_thread=device_thread)
     target = TorchExecutor(build / "target" / "engine", device_thread=device_thread)
-    coordinator = Coordinator(target, draft, tokenizer)
+    coordinator = assemble(target, draft, tokenizer)
 
     def run(prompt: list[int]) -> list[int]:
         request = CompletionRequest(

@@ -32,8 +32,8 @@ Answer = Callable[[list[list[int]]], Texts]
 
 def trtspec(way: str, build: Path, policy: Policy) -> Answer:
     """The engines of a build, in process, as `trtspec deploy` has them: one thread makes all steps."""
+    from trtspec.serving.assembly import assemble
     from trtspec.serving.completion import NO_END, CompletionRequest
-    from trtspec.serving.coordinator import Coordinator
     from trtspec.serving.drafters.source import Drafting
     from trtspec.serving.executors.torch.device_thread import DeviceThread
     from trtspec.serving.executors.torch.torch_executor import TorchExecutor
@@ -42,7 +42,7 @@ def trtspec(way: str, build: Path, policy: Policy) -> Answer:
     device_thread, loop = DeviceThread(), asyncio.new_event_loop()
     roles = ("draft", "target") if way == "draft" else ("target",)
     *draft, target = (TorchExecutor(build / role / "engine", device_thread=device_thread) for role in roles)
-    coordinator = Coordinator(
+    coordinator = assemble(
         target,
         draft[0] if draft else None,
         Tokenizer.load(build / "tokenizer"),

@@ -29,9 +29,9 @@ from tests.perf.coordinator import byte_tokenizer
 from tests.perf.dictation import dictate
 from tests.perf.methods import HYBRID, LONGEST, RIGHT, built_of
 from tests.perf.workloads import KINDS, Questions, of_chat
+from trtspec.serving.assembly import assemble
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.completion import CompletionRequest
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
 from trtspec.serving.executor import FinishReason, Request, Response, SamplingConfig
 from trtspec.serving.executors.torch.device_thread import DeviceThread
@@ -169,7 +169,7 @@ def taken(records: Sequence[Record], kinds: Sequence[str], way: str, times: int)
         device, (drafting, length) = Device(seed, NOISE, MOST_ROWS), WAYS[way]
         draft = Reader(device, DRAFT, drafts=True) if drafting else None
         target = Reader(device, TARGET, drafts=False)
-        coordinator = Coordinator(
+        coordinator = assemble(
             target,
             draft,
             byte_tokenizer(),

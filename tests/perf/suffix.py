@@ -29,7 +29,7 @@ import torch
 from tests.perf.methods import built_of
 from tests.perf.pair import built
 from tests.perf.workloads import Question, Questions, code, edit, of_chat, of_tiny
-from trtspec.serving.coordinator import Coordinator
+from trtspec.serving.assembly import assemble
 from trtspec.serving.drafters.lookup import LookupSource
 from trtspec.serving.drafters.suffix import SuffixSource
 from trtspec.serving.executor import Request
@@ -219,7 +219,7 @@ def measured(rows: Sequence[Said]) -> dict[str, dict[str, object]]:
 async def answered(build: Path, asked: Questions) -> dict[str, list[Said]]:
     """Returns what the target says to each question, or is to say."""
     target = TorchExecutor(build / "target" / "engine")
-    coordinator = Coordinator(target, None, Tokenizer.load(build / "tokenizer"))
+    coordinator = assemble(target, None, Tokenizer.load(build / "tokenizer"))
 
     async def one(question: Question) -> Said:
         prompt = question.request.prompt_token_ids or ()

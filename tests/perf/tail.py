@@ -33,10 +33,10 @@ from tests.fakes.around import Around
 from tests.perf.adaptive import Phase, Way
 from tests.perf.pair import built, machine
 from tests.perf.traces import Round, StepCosts, step_costs, traces
-from trtspec.serving.adaptive.policy import AdaptivePace, AdaptivePolicy
+from trtspec.serving.adaptive.policy import AdaptiveLengths, AdaptivePolicy
 from trtspec.serving.executor import Executor, Listener, Request, Response, SamplingConfig
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
-from trtspec.serving.verification import VerificationCounts
+from trtspec.serving.rounds import VerificationCounts
 
 LONGEST = 8
 TOKENS = 128
@@ -201,7 +201,7 @@ class Cut(Around):
         return super().enqueue_request(replace(request, return_log_probs=True), listen)
 
 
-class CutPace(AdaptivePace):
+class CutLengths(AdaptiveLengths):
     """Counts the first token that was cut as rejected, so that K is judged by what it brings once cut."""
 
     def verified(self, origin: str, counts: VerificationCounts, load: int, now: float) -> None:
@@ -211,8 +211,8 @@ class CutPace(AdaptivePace):
 
 
 class CutPolicy(AdaptivePolicy):
-    def pace(self, kind: int = 0) -> AdaptivePace:
-        return CutPace(self, kind)
+    def lengths(self, kind: int = 0) -> AdaptiveLengths:
+        return CutLengths(self, kind)
 
 
 def speeds(build: Path, options: argparse.Namespace) -> dict[str, object]:

@@ -20,8 +20,7 @@ from trtspec.cli.terminal.server_options import (
     WaitOption,
     read_key,
 )
-from trtspec.client.client import GeneratedText
-from trtspec.client.endpoint import ChatMessage, unheard
+from trtspec.client.endpoint import ChatMessage, TimedAnswer, unheard
 from trtspec.gateway.ports import GRPC, OPENAI
 
 # The largest values that the tensors can hold.
@@ -118,9 +117,9 @@ def generate(options: GenerateOptions) -> None:
     out.status(summary(completion))
 
 
-def _as_json(completion: GeneratedText) -> dict[str, Any]:
+def _as_json(completion: TimedAnswer) -> dict[str, Any]:
     drafts = completion.drafts
-    told = completion.tensors or {
+    outputs = completion.tensors or {
         "num_input_tokens": completion.num_input_tokens,
         "num_output_tokens": completion.num_output_tokens,
         "finish_reason": completion.finish_reason,
@@ -130,7 +129,7 @@ def _as_json(completion: GeneratedText) -> dict[str, Any]:
         counts = {"total_draft_tokens": drafts.drafted, "total_accepted_draft_tokens": drafts.accepted}
     return {
         "text": completion.text,
-        **told,
+        **outputs,
         "first_text_s": completion.first_text_s,
         "seconds": completion.seconds,
         "tokens_per_second": completion.tokens_per_second,
@@ -138,7 +137,7 @@ def _as_json(completion: GeneratedText) -> dict[str, Any]:
     }
 
 
-def summary(completion: GeneratedText) -> str:
+def summary(completion: TimedAnswer) -> str:
     """Returns the speed of the completion, and the acceptance of its drafts."""
     number, drafts = completion.num_output_tokens, completion.drafts
     speed = f"{completion.seconds:.1f} s"

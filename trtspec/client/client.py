@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from trtspec.base.errors import ServerError, UnavailableError
 from trtspec.client.endpoint import (
     AskError,
     ChatMessage,
-    DraftCounts,
     Endpoint,
     EndpointRequest,
     Hear,
@@ -23,11 +21,10 @@ from trtspec.client.endpoint import (
     unheard,
 )
 from trtspec.client.finding import DEFAULT_MODEL, StreamingEndpoint, find, metrics_beside
-from trtspec.client.grpc import GrpcClient, overdue
+from trtspec.client.grpc import GrpcEndpoint
 from trtspec.client.local_server import LocalServer, one_address
 from trtspec.client.scrape import Growth, Scrape, parse, read
-from trtspec.client.triton import VLLM_INPUT, counts_of, tensors_of
-from trtspec.gateway.ports import GRPC, HTTP, LOOPBACK, OPENAI, listens
+from trtspec.gateway.ports import GRPC, LOOPBACK, OPENAI, listens
 
 API = f"http://{LOOPBACK}:{OPENAI}/v1"
 """OpenAI's API of what `trtspec deploy` serves on this machine."""
@@ -36,29 +33,6 @@ _T = TypeVar("_T")
 _LOOK_S = 0.2
 _NO_CHAT = "Triton's own API puts nothing through a chat template"
 _NAME_API = "name OpenAI's API: --url http://HOST:PORT/v1"
-
-
-@dataclass(slots=True)
-class GeneratedText:
-    """The completion of a prompt, with the server's counts."""
-
-    text: str = ""
-    seconds: float = 0.0
-    """The time from the request to the last piece of the text."""
-    first_text_s: float | None = None
-    """The time from the request to the first piece; None if there is no text."""
-    num_input_tokens: int | None = None
-    num_output_tokens: int | None = None
-    finish_reason: str | None = None
-    drafts: DraftCounts | None = None
-    """None if the server does not report drafts."""
-    tensors: Mapping[str, Any] = field(default_factory=dict)
-    """The other outputs of Triton's model, by their names; empty over HTTP."""
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """None if the server does not count its tokens."""
-        return self.num_output_tokens / self.seconds if self.num_output_tokens else None
 
 
 class Client:
@@ -97,14 +71,14 @@ class Client:
         stop: Sequence[str] = (),
         stream: bool = True,
         hear: Hear = unheard,
-    ) -> GeneratedText:
+    ) -> TimedAnswer:
         """Returns the completion of a prompt; `hear` is called with each piece of its text as it comes.
 
         A prompt of messages is a conversation, which OpenAI's API puts through the model's chat template.
         `num_draft_tokens` is K of each round: 0 is the target alone, None is the server's choice. Without a
         `temperature` the text is greedy. The text ends before a string of `stop`. Without `stream` Triton
-        sends the text whole. Raises `ServerError` if the server refuses the request or nobody answers, and
-        `UnavailableError` for an invalid URL or an unknown model.
+        sends the text whole. Raises `ServerError` if the server refuses the request, and
+        `UnavailableError` if nobody answers, for an invalid URL or an unknown model.
         """
         request = EndpointRequest(
             (ChatMessage("user", prompt),) if isinstance(prompt, str) else tuple(prompt),
@@ -115,22 +89,11 @@ class Client:
             top_k=top_k,
             top_p=top_p,
             stop=tuple(stop),
+            stream=stream,
         )
         chat = not isinstance(prompt, str)
         url = self._url or _outcome(self._found(needs_api=chat or bool(self._key)))
-        if "://" in url:
-            return _outcome(self._ask(url, request, hear, chat=chat))
-        if self._key:
-            raise ServerError(url, "Triton's gRPC asks for no API key", "leave it out, or name OpenAI's API")
-        if chat:
-            raise ServerError(url, _NO_CHAT, _NAME_API)
-        values = tensors_of(request, stream=stream)
-        with closing(GrpcClient(url, self._model_name or DEFAULT_MODEL, self._timeout_s)) as client:
-            client.wait(self._wait_s)
-            if VLLM_INPUT in client.inputs():
-                problem = "the model is one of Triton's vLLM backend, which has another API"
-                raise ServerError(url, problem, f"name Triton's HTTP port: --url http://{LOOPBACK}:{HTTP}")
-            return _collect(client, values, hear)
+        return _outcome(self._ask(url, request, hear, chat=chat))
 
     async def _found(self, *, needs_api: bool) -> str:
         """Returns the address of this machine's server: the one that deploy has recorded, or else one on the
@@ -169,8 +132,12 @@ class Client:
             return not found.endpoint.plain_per_request
         return False
 
-    async def _ask(self, url: str, request: EndpointRequest, hear: Hear, *, chat: bool) -> GeneratedText:
-        """Asks an API over HTTP; raises `ServerError` for its errors, and for what it lacks."""
+    async def _ask(self, url: str, request: EndpointRequest, hear: Hear, *, chat: bool) -> TimedAnswer:
+        """Asks an API; raises `ServerError` for its errors, and for what it lacks."""
+        if "://" not in url and self._key:
+            raise ServerError(url, "Triton's gRPC asks for no API key", "leave it out, or name OpenAI's API")
+        if "://" not in url and chat:
+            raise ServerError(url, _NO_CHAT, _NAME_API)
         endpoint = await self._endpoint(url, chat=chat)
         try:
             if chat and endpoint.api != "openai":
@@ -181,22 +148,25 @@ class Client:
                 raise ServerError(endpoint.url, problem, repair)
             before = None if endpoint.plain_per_request else _looked(endpoint)
             answer = await endpoint.ask(request, hear)
-            after = _looked(endpoint) if before and answer.counts is None else None
+            after = _looked(endpoint) if before and answer.drafts is None else None
             if before and after:
-                answer.counts = Growth(before, after).drafts
-            return _completion(answer)
+                answer.drafts = Growth(before, after).drafts
+            return answer
         except AskError as error:
             if error.kind == "timed_out":
-                raise overdue(endpoint.url, self._timeout_s) from error
+                raise _overdue(endpoint.url, self._timeout_s) from error
             raise ServerError(endpoint.url, error.problem) from error
         finally:
             await endpoint.close()
 
-    async def _endpoint(self, url: str, *, chat: bool) -> StreamingEndpoint:
+    async def _endpoint(self, url: str, *, chat: bool) -> StreamingEndpoint | GrpcEndpoint:
         """Returns the way to ask the server at a URL; waits for the server if it must."""
         deadline = time.monotonic() + self._wait_s
         while True:
             try:
+                if "://" not in url:
+                    model = self._model_name or DEFAULT_MODEL
+                    return await GrpcEndpoint.find(url, model, self._timeout_s)
                 found = await find(url, self._model_name, chat=chat, timeout_s=self._timeout_s, key=self._key)
             except UnavailableError:
                 if time.monotonic() > deadline:
@@ -216,24 +186,6 @@ def _outcome(work: Coroutine[Any, Any, _T]) -> _T:
         return thread.submit(asyncio.run, work).result()
 
 
-def _collect(client: GrpcClient, values: dict[str, Any], hear: Hear) -> GeneratedText:
-    completion, tensors, start = GeneratedText(), dict[str, Any](), time.monotonic()
-    for response in client.generate(values):
-        text = response.pop("text_output")
-        completion.seconds = time.monotonic() - start
-        if text and completion.first_text_s is None:
-            completion.first_text_s = completion.seconds
-        completion.text += text
-        tensors |= response
-        hear(text)
-    completion.tensors = tensors
-    completion.num_input_tokens = tensors.get("num_input_tokens")
-    completion.num_output_tokens = tensors.get("num_output_tokens")
-    completion.finish_reason = tensors.get("finish_reason")
-    completion.drafts = counts_of(tensors)
-    return completion
-
-
 def _looked(endpoint: Endpoint) -> Scrape | None:
     """Returns the metrics beside an API, as vLLM has them; None if there are none."""
     with suppress(UnavailableError):
@@ -242,13 +194,7 @@ def _looked(endpoint: Endpoint) -> Scrape | None:
     return None
 
 
-def _completion(answer: TimedAnswer) -> GeneratedText:
-    return GeneratedText(
-        answer.text,
-        answer.ended - answer.sent,
-        answer.times[0] - answer.sent if answer.times else None,
-        answer.input_tokens,
-        answer.output_tokens,
-        answer.finish_reason,
-        answer.counts,
-    )
+def _overdue(url: str, seconds: float) -> ServerError:
+    """Returns the error for an answer that is not complete after so many seconds."""
+    problem = f"the answer is not complete after {seconds:g} s, so it is given up"
+    return ServerError(url, problem, "wait longer with --timeout, or ask for less with --max-tokens")

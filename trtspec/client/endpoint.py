@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 Api = Literal["triton", "openai"]
 Role = Literal["system", "user", "assistant"]
@@ -37,6 +37,8 @@ class EndpointRequest:
     top_p: float | None = None
     stop: tuple[str, ...] = ()
     """The strings to end before."""
+    stream: bool = True
+    """False has Triton send the text whole. OpenAI's API always sends it as it comes."""
 
     @property
     def text(self) -> str:
@@ -69,11 +71,28 @@ class TimedAnswer:
     """The time when each piece of text came."""
     ended: float = 0.0
     """The time when the answer was complete."""
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    num_input_tokens: int | None = None
+    num_output_tokens: int | None = None
     finish_reason: str | None = None
-    counts: DraftCounts | None = None
+    drafts: DraftCounts | None = None
     """None if the server does not report drafts."""
+    tensors: dict[str, Any] = field(default_factory=dict)
+    """The other outputs of Triton's model, by their names; empty over HTTP."""
+
+    @property
+    def seconds(self) -> float:
+        """The time from the request to the end of the answer."""
+        return self.ended - self.sent
+
+    @property
+    def first_text_s(self) -> float | None:
+        """The time from the request to the first piece; None if there is no text."""
+        return self.times[0] - self.sent if self.times else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """None if the server does not count its tokens."""
+        return self.num_output_tokens / self.seconds if self.num_output_tokens else None
 
 
 class AskError(Exception):

@@ -74,11 +74,11 @@ async def _find(base: URL, model: str | None, streams: Streams, chat: bool) -> F
 
 async def _triton(base: URL, model: str | None, streams: Streams, server: dict[str, Any]) -> FoundServer:
     name, url = model or DEFAULT_MODEL, str(base).rstrip("/")
-    told = await streams.get(base / "v2/models" / name)
-    if told is None:
+    metadata = await streams.get(base / "v2/models" / name)
+    if metadata is None:
         raise UnavailableError(shown(url), f"has no model {name} that is ready", "name one with --model-name")
     inputs, outputs = (
-        frozenset(tensor["name"] for tensor in told.get(side, ())) for side in ("inputs", "outputs")
+        frozenset(tensor["name"] for tensor in metadata.get(side, ())) for side in ("inputs", "outputs")
     )
     if "text_input" not in inputs:
         raise UnavailableError(
@@ -93,8 +93,8 @@ async def _triton(base: URL, model: str | None, streams: Streams, server: dict[s
 async def _openai(base: URL, model: str | None, streams: Streams, chat: bool) -> FoundServer:
     url = str(base).rstrip("/")
     found = await streams.get(base / "models")
-    told = found.get("data") if found else None
-    listed = [each for each in told if isinstance(each, dict)] if isinstance(told, list) else []
+    data = found.get("data") if found else None
+    listed = [each for each in data if isinstance(each, dict)] if isinstance(data, list) else []
     models = {each["id"]: each for each in listed if isinstance(each.get("id"), str)}
     if not models:
         raise UnavailableError(shown(url), "has no list of models", "name a base URL that ends in /v1")

@@ -1,19 +1,23 @@
-"""A gRPC client of a running Triton server."""
+"""Triton's gRPC: the same models as over its HTTP, without JSON."""
 
 from __future__ import annotations
 
-import queue
-import time
-from collections.abc import Generator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from threading import TIMEOUT_MAX
+from time import perf_counter
 from typing import Any
 
+import grpc
 import numpy as np
-import tritonclient.grpc as grpc
+import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
 
-from trtspec.base.errors import ServerError
+from trtspec.base.errors import ServerError, UnavailableError
+from trtspec.client.endpoint import AskError, EndpointRequest, Hear, TimedAnswer, unheard
+from trtspec.client.triton import VLLM_INPUT, TritonTextModel
+from trtspec.gateway.ports import HTTP, LOOPBACK
+from trtspec.serving.awaiting import within
 from trtspec.serving.triton.tensors import INPUTS, OUTPUTS, Datatype
 
 WIRE = {
@@ -27,89 +31,103 @@ BY_NAME = {tensor.name: tensor for tensor in INPUTS}
 LISTS = {tensor.name for tensor in OUTPUTS if -1 in tensor.dims}
 _LOOK_S = 10.0
 """The seconds that a server has to answer whether a model is there, and which inputs it takes."""
+_BROKEN = (grpc.aio.AioRpcError, InferenceServerException)
 
 
-class GrpcClient:
-    """Asks one model of the server at `url` (host:port of gRPC); raises `ServerError` with its message.
+class GrpcEndpoint(TritonTextModel):
+    """One model of the Triton server at `url`, which is HOST:PORT; its answer has all outputs as `tensors`.
 
-    An answer must be whole after `timeout_s` seconds.
+    An answer must be complete after `timeout_s` seconds.
     """
 
-    def __init__(self, url: str, model_name: str, timeout_s: float = TIMEOUT_MAX) -> None:
-        self._url, self._model_name, self._timeout_s = url, model_name, timeout_s
-        self._triton = grpc.InferenceServerClient(url)
+    @classmethod
+    async def find(cls, url: str, model: str, timeout_s: float) -> GrpcEndpoint:
+        """Returns the model; raises `UnavailableError` if it is not there, or not ready.
 
-    def wait(self, seconds: float) -> None:
-        """Returns when the model is ready; raises `ServerError` when it is not after so many seconds."""
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                if self._triton.is_model_ready(self._model_name, client_timeout=_LOOK_S):
-                    return
-                problem = f"has no model {self._model_name} that is ready"
-                repair = "name one with --model-name"
-            except InferenceServerException as error:
-                problem = f"no Triton server answers: {_first_line(error)}"
-                repair = (
-                    "start one with: trtspec deploy RECIPE, or name its host and gRPC port with --url;"
-                    " vLLM's and its like are --url http://127.0.0.1:9000/v1"
-                )
-            if time.monotonic() > deadline:
-                raise ServerError(self._url, problem, repair)
-            time.sleep(0.2)
-
-    def inputs(self) -> set[str]:
-        """Returns the names of the model's inputs."""
-        try:
-            told = self._triton.get_model_metadata(self._model_name, client_timeout=_LOOK_S)
-        except InferenceServerException as error:
-            raise ServerError(self._url, _first_line(error)) from error
-        return {tensor.name for tensor in told.inputs}
-
-    def generate(self, values: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
-        """Yields the responses to one request, each as the values of its output tensors by their names.
-
-        `values` has the value of each input that is sent, by its name. A tensor of any length is a list.
-        Closing the iterator cancels the request.
+        Raises `ServerError` for a model of Triton's vLLM backend.
         """
-        heard: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
-        self._triton.start_stream(lambda result, error: heard.put((result, error)))
-        is_over, until = False, time.monotonic() + self._timeout_s
+        client = triton.InferenceServerClient(url)
         try:
-            # A stream that has broken by now takes no request; the queue has the reason.
-            with suppress(InferenceServerException):
-                self._triton.async_stream_infer(
-                    self._model_name,
-                    [_tensor(name, value) for name, value in values.items()],
-                    enable_empty_final_response=True,
-                )
-            while not is_over:
-                left = max(until - time.monotonic(), 0.0)
-                try:
-                    result, error = heard.get(timeout=min(left, TIMEOUT_MAX))
-                except queue.Empty:
-                    raise overdue(self._url, self._timeout_s) from None
+            is_ready = await client.is_model_ready(model, client_timeout=_LOOK_S)
+            metadata = await client.get_model_metadata(model, client_timeout=_LOOK_S) if is_ready else None
+        except _BROKEN as error:
+            await client.close()
+            repair = (
+                "start one with: trtspec deploy RECIPE, or name its host and gRPC port with --url;"
+                " vLLM's and its like are --url http://127.0.0.1:9000/v1"
+            )
+            problem = f"no Triton server answers: {_first_line(error)}"
+            raise UnavailableError(url, problem, repair) from error
+        if metadata is None:
+            await client.close()
+            raise UnavailableError(url, f"has no model {model} that is ready", "name one with --model-name")
+        inputs, outputs = (
+            frozenset(tensor.name for tensor in side) for side in (metadata.inputs, metadata.outputs)
+        )
+        if VLLM_INPUT in inputs:
+            await client.close()
+            problem = "the model is one of Triton's vLLM backend, which has another API"
+            raise ServerError(url, problem, f"name Triton's HTTP port: --url http://{LOOPBACK}:{HTTP}")
+        return cls(url, model, inputs, outputs, client, timeout_s)
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        inputs: frozenset[str],
+        outputs: frozenset[str],
+        client: Any,
+        timeout_s: float,
+    ) -> None:
+        super().__init__(url, model, inputs, outputs)
+        self._client, self._timeout_s = client, timeout_s
+
+    async def ask(self, question: EndpointRequest, hear: Hear = unheard) -> TimedAnswer:
+        answer = TimedAnswer(sent=perf_counter())
+        try:
+            await within(self._timeout_s, self._read(answer, self.body(question), hear))
+        except asyncio.TimeoutError:
+            raise AskError("timed_out", "no complete answer in time", answer.sent) from None
+        except _BROKEN as error:
+            raise AskError("failed", _first_line(error), answer.sent) from error
+        return self.whole(answer)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _read(self, answer: TimedAnswer, values: Mapping[str, Any], hear: Hear) -> None:
+        async def request() -> AsyncIterator[dict[str, Any]]:
+            inputs = [to_tensor(name, value) for name, value in values.items()]
+            yield {"model_name": self.model, "inputs": inputs}
+
+        responses = self._client.stream_infer(request())
+        try:
+            async for result, error in responses:
                 if error is not None:
-                    raise ServerError(self._url, _first_line(error))
+                    raise error
                 response = result.get_response()
-                is_over = response.parameters["triton_final_response"].bool_param
-                if response.outputs:
-                    names = [output.name for output in response.outputs]
-                    yield {name: _value(name, result.as_numpy(name)) for name in names}
+                names = [output.name for output in response.outputs]
+                said = {name: to_value(name, result.as_numpy(name)) for name in names}
+                self.add(answer, said, perf_counter())
+                _join(answer.tensors, said)
+                if text := said.get("text_output"):
+                    hear(text)
         finally:
-            self._triton.stop_stream(cancel_requests=not is_over)
-
-    def close(self) -> None:
-        self._triton.close()
+            with suppress(*_BROKEN):
+                responses.cancel()
 
 
-def overdue(url: str, seconds: float) -> ServerError:
-    """Returns the error for an answer that is not complete after so many seconds."""
-    problem = f"the answer is not complete after {seconds:g} s, so it is given up"
-    return ServerError(url, problem, "wait longer with --timeout, or ask for less with --max-tokens")
+def _join(tensors: dict[str, Any], said: dict[str, Any]) -> None:
+    """Adds the outputs of a response: what has a value for each token comes in pieces, as the text does."""
+    for name, value in said.items():
+        if name in LISTS and name in tensors:
+            tensors[name] = tensors[name] + value
+        elif name != "text_output":
+            tensors[name] = value
 
 
-def _tensor(name: str, value: Any) -> Any:
+def to_tensor(name: str, value: Any) -> Any:
+    """Returns an input of trtspec's model for `tritonclient`; a tensor of any length has a list."""
     wire, dtype = WIRE[BY_NAME[name].datatype]
     items = value if BY_NAME[name].is_list else [value]
     # Bytes of the command line that are not UTF-8 are sent as they are, and numbers too large for 32 bits as
@@ -117,18 +135,19 @@ def _tensor(name: str, value: Any) -> Any:
     encoded = [item.encode(errors="surrogateescape") if isinstance(item, str) else item for item in items]
     with np.errstate(over="ignore"):
         array = np.array([encoded], dtype=dtype)
-    tensor = grpc.InferInput(name, array.shape, wire)
+    tensor = triton.InferInput(name, array.shape, wire)
     tensor.set_data_from_numpy(array)
     return tensor
 
 
-def _value(name: str, array: Any) -> Any:
+def to_value(name: str, array: Any) -> Any:
+    """Returns the value of an output; a list for a tensor of any length."""
     if name in LISTS:
         return array.reshape(-1).tolist()
     value = array.reshape(-1)[0]
     return value.decode(errors="replace") if isinstance(value, bytes) else value.item()
 
 
-def _first_line(error: Exception) -> str:
-    message = error.message() if isinstance(error, InferenceServerException) else str(error)
+def _first_line(error: Any) -> str:
+    message = error.details() if isinstance(error, grpc.aio.AioRpcError) else error.message()
     return (message or str(error)).partition("\n")[0]

@@ -64,7 +64,7 @@ class Streams:
             content = orjson.dumps(body)
         except TypeError as error:
             raise AskError("rejected", "the text is not UTF-8", sent) from error
-        async with _told(sent), self._session.post(url, data=content, headers=_JSON) as response:
+        async with _ask_errors(sent), self._session.post(url, data=content, headers=_JSON) as response:
             if (status := response.status) != 200:
                 kind = "refused" if status in _BUSY else "rejected" if status < 500 else "failed"
                 problem = f"{status}: {problem_of(await response.text(errors='replace'))}"
@@ -83,7 +83,7 @@ class Streams:
         Raises `AskError` where nobody answers.
         """
         sent = perf_counter()
-        async with _told(sent), self._session.get(url) as response:
+        async with _ask_errors(sent), self._session.get(url) as response:
             body = await response.read()
             if response.status in (401, 403):
                 raise AskError("rejected", f"{response.status}: an API key is required", sent)
@@ -98,7 +98,7 @@ class Streams:
 
 
 @asynccontextmanager
-async def _told(sent: float) -> AsyncIterator[None]:
+async def _ask_errors(sent: float) -> AsyncIterator[None]:
     """Turns what aiohttp raises into `AskError`."""
     try:
         yield

@@ -80,8 +80,8 @@ def _add(answer: TimedAnswer, said: dict[str, Any], now: float) -> None:
         answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
         answer.ended = now
     if usage := said.get("usage"):
-        answer.input_tokens, answer.output_tokens = usage["prompt_tokens"], usage["completion_tokens"]
-    answer.counts = counts_of(said) or answer.counts
+        answer.num_input_tokens, answer.num_output_tokens = usage["prompt_tokens"], usage["completion_tokens"]
+    answer.drafts = counts_of(said) or answer.drafts
 
 
 def counts_of(said: dict[str, Any]) -> DraftCounts | None:
@@ -90,21 +90,21 @@ def counts_of(said: dict[str, Any]) -> DraftCounts | None:
     That is vLLM's `metrics.speculative_decoding`, of which what is left out follows from the histogram, or
     SGLang's `sglext.spec_tokens_details`.
     """
-    if told := (said.get("sglext") or {}).get("spec_tokens_details"):
+    if counts := (said.get("sglext") or {}).get("spec_tokens_details"):
         return DraftCounts(
-            told["spec_verify_ct"],
-            told["spec_num_proposed_drafts"],
-            told["spec_num_correct_drafts"],
-            tuple(told["spec_correct_drafts_histogram"]),
+            counts["spec_verify_ct"],
+            counts["spec_num_proposed_drafts"],
+            counts["spec_num_correct_drafts"],
+            tuple(counts["spec_correct_drafts_histogram"]),
         )
-    if not (told := (said.get("metrics") or {}).get("speculative_decoding")):
+    if not (counts := (said.get("metrics") or {}).get("speculative_decoding")):
         return None
-    histogram = tuple(told["acceptance_histogram"])
-    steps = told.get("num_spec_steps", sum(histogram))
+    histogram = tuple(counts["acceptance_histogram"])
+    steps = counts.get("num_spec_steps", sum(histogram))
     accepted = sum(number * times for number, times in enumerate(histogram))
     return DraftCounts(
         verifications=steps,
-        drafted=told.get("num_draft_tokens", steps * (len(histogram) - 1)),
-        accepted=told.get("num_accepted_draft_tokens", accepted),
+        drafted=counts.get("num_draft_tokens", steps * (len(histogram) - 1)),
+        accepted=counts.get("num_accepted_draft_tokens", accepted),
         histogram=histogram,
     )

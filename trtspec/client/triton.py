@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from time import perf_counter
 from typing import Any
 
 from yarl import URL
@@ -17,7 +16,7 @@ VLLM_INPUT = "sampling_parameters"
 """The input that only models of the vLLM backend have: vLLM's sampling parameters as one text of JSON."""
 
 
-class TritonEndpoint:
+class TritonTextModel:
     """One model of a Triton server; `inputs` and `outputs` are the names of its tensors.
 
     A conversation is one text, with an empty line between what one side and the other says: templates of
@@ -26,28 +25,17 @@ class TritonEndpoint:
 
     api: Api = "triton"
 
-    def __init__(
-        self, url: str, model: str, inputs: frozenset[str], outputs: frozenset[str], streams: Streams
-    ) -> None:
-        self.url, self.model, self._inputs, self._streams = url, model, inputs, streams
+    def __init__(self, url: str, model: str, inputs: frozenset[str], outputs: frozenset[str]) -> None:
+        self.url, self.model, self._inputs = url, model, inputs
         self._tells_end = "finish_reason" in outputs
-        self._address = URL(url) / "v2/models" / model / "generate_stream"
         self.plain_per_request = "num_draft_tokens" in inputs
 
-    async def ask(self, question: EndpointRequest, hear: Hear = unheard) -> TimedAnswer:
-        answer = await self._streams.ask(self._address, self._body(question), self._add, hear)
-        if answer.finish_reason is None and (self._tells_end or not answer.times):
-            raise AskError("broken_off", "the stream ended before the answer", answer.sent)
-        answer.ended = answer.ended or perf_counter()
-        return answer
-
-    async def close(self) -> None:
-        await self._streams.close()
-
-    def _body(self, question: EndpointRequest) -> dict[str, Any]:
+    def body(self, question: EndpointRequest) -> dict[str, Any]:
+        """Returns the values of the inputs, by their names."""
         return {name: value for name, value in tensors_of(question).items() if name in self._inputs}
 
-    def _add(self, answer: TimedAnswer, said: dict[str, Any], now: float) -> None:
+    def add(self, answer: TimedAnswer, said: dict[str, Any], now: float) -> None:
+        """Adds the outputs of a response, by their names, to the answer; raises `AskError`."""
         if "error" in said:
             words = problem_of(str(said["error"]))
             raise AskError("refused" if words.startswith("503 ") else "failed", words, answer.sent)
@@ -56,14 +44,38 @@ class TritonEndpoint:
             answer.times.append(now)
         answer.ended = now
         if (number := said.get("num_input_tokens")) is not None:
-            answer.input_tokens = int(number)
+            answer.num_input_tokens = int(number)
         if (number := said.get("num_output_tokens")) is not None:
-            answer.output_tokens = int(number)
+            answer.num_output_tokens = int(number)
         answer.finish_reason = said.get("finish_reason", answer.finish_reason)
-        answer.counts = counts_of(said) or answer.counts
+        answer.drafts = counts_of(said) or answer.drafts
+
+    def whole(self, answer: TimedAnswer) -> TimedAnswer:
+        """Returns the answer after its stream; raises `AskError` if something is missing."""
+        if answer.finish_reason is None and (self._tells_end or not answer.times):
+            raise AskError("broken_off", "the stream ended before the answer", answer.sent)
+        return answer
 
 
-def tensors_of(question: EndpointRequest, *, stream: bool = True) -> dict[str, Any]:
+class TritonEndpoint(TritonTextModel):
+    """A model over Triton's HTTP."""
+
+    def __init__(
+        self, url: str, model: str, inputs: frozenset[str], outputs: frozenset[str], streams: Streams
+    ) -> None:
+        super().__init__(url, model, inputs, outputs)
+        self._streams = streams
+        self._address = URL(url) / "v2/models" / model / "generate_stream"
+
+    async def ask(self, question: EndpointRequest, hear: Hear = unheard) -> TimedAnswer:
+        answer = await self._streams.ask(self._address, self.body(question), self.add, hear)
+        return self.whole(answer)
+
+    async def close(self) -> None:
+        await self._streams.close()
+
+
+def tensors_of(question: EndpointRequest) -> dict[str, Any]:
     """Returns the values of the inputs of trtspec's model, by their names."""
     # Without any of the three the model is greedy; with one of the others, only at a temperature of 0.
     is_said = question.temperature or question.top_k is not None or question.top_p is not None
@@ -80,7 +92,7 @@ def tensors_of(question: EndpointRequest, *, stream: bool = True) -> dict[str, A
     return {
         "text_input": question.text,
         "max_tokens": question.max_tokens,
-        "stream": stream,
+        "stream": question.stream,
         "return_perf_metrics": True,
         "return_num_input_tokens": True,
         "return_num_output_tokens": True,
@@ -110,7 +122,7 @@ class TritonVllmEndpoint(TritonEndpoint):
     def __init__(self, url: str, model: str, streams: Streams) -> None:
         super().__init__(url, model, frozenset(), frozenset({"finish_reason"}), streams)
 
-    def _body(self, question: EndpointRequest) -> dict[str, Any]:
+    def body(self, question: EndpointRequest) -> dict[str, Any]:
         sampling = {
             "max_tokens": question.max_tokens,
             "temperature": question.temperature,
@@ -129,9 +141,9 @@ class TritonVllmEndpoint(TritonEndpoint):
             "return_num_output_tokens": True,
         }
 
-    def _add(self, answer: TimedAnswer, said: dict[str, Any], now: float) -> None:
+    def add(self, answer: TimedAnswer, said: dict[str, Any], now: float) -> None:
         """Adds an event; each counts the tokens that came with it, and only the last has a reason to end."""
-        told = {name: value for name, value in said.items() if (name, value) != ("finish_reason", "None")}
-        if (number := told.get("num_output_tokens")) is not None:
-            told["num_output_tokens"] = (answer.output_tokens or 0) + int(number)
-        super()._add(answer, told, now)
+        event = {name: value for name, value in said.items() if (name, value) != ("finish_reason", "None")}
+        if (number := event.get("num_output_tokens")) is not None:
+            event["num_output_tokens"] = (answer.num_output_tokens or 0) + int(number)
+        super().add(answer, event, now)

@@ -18,7 +18,7 @@ Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1
 GpuName = Annotated[
     str, AfterValidator(gpus.check), WithJsonSchema({"type": "string", "enum": list(gpus.NAMES)})
 ]
-ReasoningParser = Literal["deepseek_r1", "qwen3", "granite", "openai_gptoss", "none"]
+ReasoningParser = Literal["deepseek_r1", "qwen3", "granite", "none"]
 
 
 def _backend(value: object) -> object:

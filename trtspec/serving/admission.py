@@ -28,7 +28,7 @@ class ServingBounds:
     max_queue_delay_s: float = 300.0
     """The longest time that a completion waits for a slot."""
     default_timeout_s: float = 600.0
-    """The time limit of a completion whose request names none."""
+    """The timeout of a completion whose request names none."""
     draft_timeout_s: float = 5.0
     """The longest time that a round waits for its draft."""
     target_timeout_s: float = 120.0
@@ -131,10 +131,10 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """The wait of one completion, from `since` to `until` at most, on the loop's clock."""
+    """The wait of one completion, from `since` to `deadline` at most, on the loop's clock."""
 
     since: float
-    until: float
+    deadline: float
     admitted: asyncio.Future[None]
 
 
@@ -201,7 +201,7 @@ class AdmissionQueue:
     def reap(self, now: float) -> None:
         """Refuses the completions whose wait is over."""
         for wait in self._waiting.values():
-            if wait.until <= now and not wait.admitted.done():
+            if wait.deadline <= now and not wait.admitted.done():
                 wait.admitted.set_exception(TimeoutError())
 
     async def _wait(self, ticket: Ticket, deadline: float) -> None:
@@ -212,7 +212,7 @@ class AdmissionQueue:
         try:
             await wait.admitted
         except TimeoutError:
-            if wait.until == deadline:
+            if wait.deadline == deadline:
                 raise TimedOut("in the queue") from None
             raise Busy(f"no slot became free within {delay:g} s") from None
         finally:

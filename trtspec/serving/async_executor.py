@@ -6,16 +6,33 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from math import isnan
 
-from trtspec.serving.errors import Cancelled, EngineFailure, NotFinite, Overdue
-from trtspec.serving.executor import NOT_FINITE, Executor, FinishReason, Request, Response
+from trtspec.serving.errors import (
+    Busy,
+    Cancelled,
+    EngineFailure,
+    EngineTimedOut,
+    GuideError,
+    NotFinite,
+    ServingError,
+)
+from trtspec.serving.executor import (
+    GUIDE_REFUSED,
+    GUIDE_WAITS,
+    NOT_FINITE,
+    Executor,
+    FinishReason,
+    Request,
+    Response,
+)
 
 
 class AsyncExecutor:
     """Turns an executor's responses into awaitables. It is used on the thread of one asyncio loop.
 
-    Every call has a deadline `until`, on the loop's clock. `reap` must be called periodically: a call whose
-    deadline has passed raises `Overdue`. A call raises `EngineFailure` with the engine's error, and
-    `Cancelled` where the engine itself ended the request. Cancelling the waiting task cancels the request.
+    Every call has a `deadline`, on the loop's clock. `reap` must be called periodically: a call whose
+    deadline has passed raises `EngineTimedOut`. A call raises `EngineFailure` with the engine's error,
+    `GuideError` or `Busy` if that is about the guide, and `Cancelled` where the engine itself ended the
+    request. Cancelling the waiting task cancels the request.
     """
 
     def __init__(self, executor: Executor) -> None:
@@ -28,7 +45,7 @@ class AsyncExecutor:
         """True if a call waits for the engine."""
         return bool(self._pending)
 
-    async def answer(self, request: Request, until: float) -> Response:
+    async def answer(self, request: Request, deadline: float) -> Response:
         """Returns the one response of a request that does not stream."""
         heard: asyncio.Future[Response | EngineFailure] = asyncio.get_running_loop().create_future()
 
@@ -37,7 +54,7 @@ class AsyncExecutor:
                 heard.set_result(response)
 
         request_id = self.executor.enqueue_request(request, listen)
-        self._pending[request_id] = until, listen
+        self._pending[request_id] = deadline, listen
         try:
             response = await heard
             if isinstance(response, EngineFailure):
@@ -49,11 +66,11 @@ class AsyncExecutor:
             del self._pending[request_id]
         return self._checked(response)
 
-    async def answers(self, request: Request, until: float) -> AsyncGenerator[Response, None]:
+    async def answers(self, request: Request, deadline: float) -> AsyncGenerator[Response, None]:
         """Yields all responses of a streaming request. Closing the generator cancels the request too."""
         heard: asyncio.Queue[Response | EngineFailure] = asyncio.Queue()
         request_id = self.executor.enqueue_request(request, heard.put_nowait)
-        self._pending[request_id] = until, heard.put_nowait
+        self._pending[request_id] = deadline, heard.put_nowait
         is_final = False
         try:
             while not is_final:
@@ -68,10 +85,10 @@ class AsyncExecutor:
                 self.executor.cancel_request(request_id)
 
     def reap(self, now: float) -> None:
-        """Ends every call whose deadline has passed, with `Overdue`."""
-        for until, end in list(self._pending.values()):
-            if until <= now:
-                end(Overdue())
+        """Ends every call whose deadline has passed, with `EngineTimedOut`."""
+        for deadline, end in list(self._pending.values()):
+            if deadline <= now:
+                end(EngineTimedOut())
 
     def fail(self, error: str) -> None:
         """Ends every call with an `EngineFailure`, because the engine will not answer."""
@@ -81,13 +98,23 @@ class AsyncExecutor:
     def _checked(self, response: Response) -> Response:
         if response.error is not None:
             self.failures_in_a_row += 1
-            raise (NotFinite if NOT_FINITE in response.error else EngineFailure)(response.error)
+            raise _error(response.error)
         if response.log_probs and any(isnan(log_prob.value) for log_prob in response.log_probs):
             raise NotFinite(NOT_FINITE)
         self.failures_in_a_row = 0
         if response.finish_reason is FinishReason.CANCELLED:
             raise Cancelled()
         return response
+
+
+def _error(said: str) -> ServingError:
+    if NOT_FINITE in said:
+        return NotFinite(said)
+    _, is_refused, problem = said.partition(GUIDE_REFUSED)
+    if is_refused:
+        return GuideError(problem)
+    _, waits, why = said.partition(GUIDE_WAITS)
+    return Busy(why) if waits else EngineFailure(said)
 
 
 class Liveness:

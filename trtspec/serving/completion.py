@@ -82,7 +82,7 @@ class Completion:
     speculation: SpeculationCounts
     undrafted_for: tuple[str, ...] = ()
     """The options that forbade drafts (K = 0), or `rollout`; empty if the request asked for no drafts."""
-    num_draft_tokens: int = 0
+    max_draft_len: int = 0
     """The largest number of tokens that a round was allowed to draft."""
     num_cached_tokens: int | None = None
     """The input tokens that the target's KV cache had from requests of the same tenant; None if unknown."""

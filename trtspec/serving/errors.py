@@ -28,7 +28,7 @@ class Busy(ServingError):
 
 
 class TimedOut(ServingError):
-    """A completion exceeded its time limit; `where` says how far it got."""
+    """A completion passed its deadline; `where` says how far it got."""
 
     def __init__(self, where: str) -> None:
         super().__init__(f"the time limit of the request passed {where}")
@@ -50,7 +50,7 @@ class NotFinite(EngineFailure):
     """An engine computed logits that are not finite, so it has no token."""
 
 
-class Overdue(EngineFailure):
+class EngineTimedOut(EngineFailure):
     """An engine did not answer in time."""
 
     def __init__(self) -> None:

@@ -72,7 +72,7 @@ def begin(request: CompletionRequest, limits: Limits, tokenizer: Tokenizer) -> C
         num_input_tokens=len(prompt),
         max_tokens=min(request.max_tokens, _max_total_len(limits) - len(prompt)),
         min_tokens=request.sampling.min_tokens or 0,
-        num_draft_tokens=0 if undrafted_for else num_draft_tokens,
+        max_draft_len=0 if undrafted_for else num_draft_tokens,
         sampling=sampling,
         end_ids=end_ids,
         stop=StopMatcher(request.stop, is_included=request.include_stop),

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Protocol
 
-from trtspec.serving.adaptive.policy import Pace
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.completion import Delta, EndReason
 from trtspec.serving.drafters.source import Drafter
-from trtspec.serving.executor import FinishReason, Request, Response
-from trtspec.serving.state import CompletionState, draft_length
+from trtspec.serving.executor import FinishReason, Limits, Request, Response
+from trtspec.serving.state import CompletionState
 from trtspec.serving.stats import Stats
-from trtspec.serving.verification import has_ended, read_verification
+from trtspec.serving.text import common_prefix
 
 
 class Rounds:
@@ -24,10 +25,10 @@ class Rounds:
         state: CompletionState,
         target: AsyncExecutor,
         drafter: Drafter | None,
-        pace: Pace,
+        lengths: DraftLengths,
         stats: Stats,
     ) -> None:
-        self._state, self._target, self._drafter, self._pace = state, target, drafter, pace
+        self._state, self._target, self._drafter, self._lengths = state, target, drafter, lengths
         self._stats = stats
         # Drafts of one kind have similar acceptance and times: sending logits takes longer.
         sends_logits = not (target.limits.matches_samples or state.sampling.is_greedy)
@@ -66,15 +67,15 @@ class Rounds:
         state, drafter = self._state, self._drafter
         if state.num_endless > 0:
             return "min_tokens", 0, 0
-        if drafter is None or not state.num_draft_tokens:
+        if drafter is None or not state.max_draft_len:
             return (*state.undrafted_for, "num_draft_tokens")[0], 0, state.num_remaining
         if (offer := drafter.offer()) is None:
             return drafter.silence, 0, drafter.pause
         longest = draft_length(state, self._target.limits, offer.room)
         if not longest:
             return "no_room" if state.num_remaining > 1 else "last_token", 0, state.num_remaining
-        length = self._pace.choose(offer.origin + self._kind, longest, self._stats.running, now)
-        return offer.origin if length else "policy", length, min(self._pace.burst, drafter.pause)
+        length = self._lengths.choose(offer.origin + self._kind, longest, self._stats.running, now)
+        return offer.origin if length else "policy", length, min(self._lengths.burst, drafter.pause)
 
     async def _round(
         self, drafter: Drafter, origin: str, length: int, begin: float, deadline: float
@@ -83,9 +84,9 @@ class Rounds:
 
         If the proposal is empty, the target decodes one token.
         """
-        state, stats, pace = self._state, self._stats, self._pace
+        state, stats, lengths = self._state, self._stats, self._lengths
         request = state.request(length)
-        pace.begin(length, begin)
+        lengths.begin(length, begin)
         try:
             draft = await drafter.propose(request, deadline)
             drafted_at = self._clock()
@@ -94,9 +95,9 @@ class Rounds:
             ended = has_ended(draft, response)
             counts = read_verification(draft, response.token_ids, ended, response.num_verified)
             now = self._clock()
-            pace.verified(origin + self._kind, counts, stats.running, now)
+            lengths.verified(origin + self._kind, counts, stats.running, now)
         finally:
-            pace.end(length, self._clock())
+            lengths.end(length, self._clock())
         if counts.num_verified:
             state.speculation.record(counts.num_verified, counts.num_accepted)
             stats.by_origin[origin].record(counts.num_verified, counts.num_accepted)
@@ -106,18 +107,18 @@ class Rounds:
         return self._take(response, EndReason.END_ID if ended else None)
 
     async def _burst(self, alone: Request, deadline: float) -> AsyncGenerator[Delta, None]:
-        state, before, pace = self._state, len(self._state.text), self._pace
-        pace.begin(0, self._clock())
+        state, before, lengths = self._state, len(self._state.text), self._lengths
+        lengths.begin(0, self._clock())
         try:
             async with aclosing(self._target.answers(alone, deadline)) as responses:
                 async for response in responses:
-                    pace.received(len(response.token_ids), self._clock())
+                    lengths.received(len(response.token_ids), self._clock())
                     yield self._take(response, _end_reason(response))
                     if state.end_reason is not None:
                         break
-            pace.decoded(len(state.text) - before, self._stats.running)
+            lengths.decoded(len(state.text) - before, self._stats.running)
         finally:
-            pace.end(0, self._clock())
+            lengths.end(0, self._clock())
         if state.end_reason is None and len(state.text) == before:
             yield self._take(Response(0, [], True), EndReason.END_ID)
 
@@ -136,3 +137,119 @@ class Rounds:
 def _end_reason(response: Response) -> EndReason | None:
     """Returns `END_ID` if the engine met its end token. The state finds the other reasons itself."""
     return EndReason.END_ID if response.finish_reason is FinishReason.END_ID else None
+
+
+def draft_length(state: CompletionState, target: Limits, room: int) -> int:
+    """Returns the largest K of the next round. With 0 the target decodes the rest of the completion alone.
+
+    Three things bound K: the remaining tokens, of which one is the target's own; the `room` of the drafter;
+    and the target's `max_input_len`, since all K + 1 tokens may be in the next round's prompt.
+    """
+    if state.end_reason is not None:
+        return 0
+    fitting = target.max_input_len - len(state.text) - 1
+    return max(0, min(state.max_draft_len, state.num_remaining - 1, fitting, room))
+
+
+def bounded(longest: int, schedule: Mapping[int, int], load: int) -> int:
+    """Returns `longest`, or the K of `schedule` if that is less: it has K from so many completions on."""
+    lengths = [length for least, length in schedule.items() if least <= load] if schedule else ()
+    return min(longest, lengths[-1]) if lengths else longest
+
+
+class DraftLengths(Protocol):
+    """Chooses K for the rounds of one completion, by their times and results if it notes them.
+
+    `origin` names drafts with similar acceptance and times. `load` is the number of running completions.
+    `now` is in seconds of the loop's clock. Every `begin` is followed by an `end`, with the other notes of
+    the round or burst between them. A `begin` without a `choose` before it is a burst for which there was no
+    draft.
+    """
+
+    burst: int
+    """The number of tokens that the target decodes alone after a choice of 0."""
+
+    def choose(self, origin: str, longest: int, load: int, now: float) -> int:
+        """Returns K of the next round, 0 to `longest`."""
+
+    def begin(self, length: int, now: float) -> None:
+        """Notes the begin of a round with a draft of `length` tokens, or of a burst with 0."""
+        return
+
+    def verified(self, origin: str, counts: VerificationCounts, load: int, now: float) -> None:
+        """Notes the result of a round."""
+        return
+
+    def received(self, num_tokens: int, now: float) -> None:
+        """Notes new tokens of a burst."""
+        return
+
+    def decoded(self, num_tokens: int, load: int) -> None:
+        """Notes that a burst is complete, with `num_tokens` in all."""
+        return
+
+    def end(self, length: int, now: float) -> None:
+        """Notes the end of the round or burst, complete or not."""
+        return
+
+
+class FixedLengths(DraftLengths):
+    """Chooses the largest K in every round, within the `schedule`."""
+
+    burst = 16
+
+    def __init__(self, schedule: Mapping[int, int]) -> None:
+        self._schedule = schedule
+
+    def choose(self, origin: str, longest: int, load: int, now: float) -> int:
+        return bounded(longest, self._schedule, load)
+
+
+@dataclass(slots=True)
+class VerificationCounts:
+    """The numbers of draft tokens that one verification verified and accepted."""
+
+    num_verified: int
+    """The number of verified draft tokens, as far as the response shows it."""
+    num_accepted: int
+
+
+def has_ended(draft: list[int], response: Response) -> bool:
+    """Says whether the verification of `draft`, asked for `len(draft) + 1` tokens, met an end token.
+
+    At the position of a rejected token the target's token differs. So a response that only repeats verified
+    tokens lacks the last one, which was the end token. An engine that does not report `num_verified` leaves
+    that open.
+    """
+    new, verified = response.token_ids, response.num_verified
+    if not new or response.finish_reason is FinishReason.END_ID:
+        return True
+    if not draft or verified is None:
+        return False
+    if not verified:  # The engine discarded the draft: this was ordinary decoding.
+        return len(new) <= len(draft)
+    return len(new) <= verified and new == draft[: len(new)]
+
+
+def read_verification(
+    draft: list[int], new: list[int], ended: bool, num_verified: int | None = None
+) -> VerificationCounts:
+    """Returns the counts of a verification of `draft` that was asked for `len(draft) + 1` tokens.
+
+    All `new` tokens are the target's own, so the counts serve the statistics alone. An engine may discard the
+    end of the draft (rule 7 of `trtspec.serving.executor`); `num_verified` is the length of the rest. If it
+    is None, the response shows some discarded tokens, which do not count:
+
+    * Tokens after one that differs come from ordinary decoding: nothing was verified.
+    * A response that is a prefix of the draft and has not `ended` comes from a shorter draft with one token
+      of the target's own after it. The rest was not verified.
+    """
+    if num_verified is not None:
+        return VerificationCounts(num_verified, common_prefix(draft, new, min(num_verified, len(new))))
+    agreeing = common_prefix(draft, new, min(len(draft), len(new)))
+    if agreeing < len(new) - 1 and agreeing < len(draft):
+        return VerificationCounts(0, 0)
+    if agreeing == len(new) and not ended:
+        verified = max(agreeing - 1, 0)
+        return VerificationCounts(verified, verified)
+    return VerificationCounts(len(draft), agreeing)

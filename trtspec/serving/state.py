@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trtspec.serving.completion import Completion, Delta, EndReason
-from trtspec.serving.executor import Guide, Limits, LogProb, Request, SamplingConfig
+from trtspec.serving.executor import Guide, LogProb, Request, SamplingConfig
 from trtspec.serving.stats import SpeculationCounts
 from trtspec.serving.stop import StopMatcher
 from trtspec.serving.text import Text
 from trtspec.serving.tokenizer import Detokenizer
 
 NUM_SEEDS = 2**64
-SEQUENCES_APART = 2**40
 
 
 def with_seed(sampling: SamplingConfig) -> SamplingConfig:
@@ -25,18 +24,6 @@ def with_seed(sampling: SamplingConfig) -> SamplingConfig:
     if sampling.is_greedy or sampling.seed is not None:
         return sampling
     return replace(sampling, seed=secrets.randbelow(NUM_SEEDS))
-
-
-def of_sequence(sampling: SamplingConfig, index: int) -> SamplingConfig:
-    """Returns the options of completion `index`, from 0, of several of one prompt.
-
-    The seeds are 2^40 apart. TensorRT-LLM's are 1 apart (`createChildRequest` of
-    `batch_manager/llmRequest.cpp`), but so are the seeds of one completion's tokens here: the next
-    completion would draw the same numbers, a token later.
-    """
-    if sampling.seed is None:
-        return sampling
-    return replace(sampling, seed=(sampling.seed + index * SEQUENCES_APART) % NUM_SEEDS)
 
 
 def at_token(sampling: SamplingConfig, position: int) -> SamplingConfig:
@@ -60,7 +47,8 @@ class CompletionState:
     max_tokens: int
     """The largest number of generated tokens, which fits the engine."""
     min_tokens: int
-    num_draft_tokens: int
+    max_draft_len: int
+    """The largest K of a round."""
     sampling: SamplingConfig
     end_ids: tuple[int, ...]
     """Any of these ends the completion after `min_tokens` tokens. Requests to engines have only the first."""
@@ -160,9 +148,9 @@ class CompletionState:
             if before + len(new) == self.max_tokens:
                 end_reason = EndReason.LENGTH
         self.text.extend(taken)
-        kept = None if log_probs is None else list(log_probs[: len(taken)])
+        probs = None if log_probs is None else list(log_probs[: len(taken)])
         if end_reason is None:
-            return Delta(text, taken, log_probs=kept)
+            return Delta(text, taken, log_probs=probs)
 
         if end_reason is EndReason.END_ID and ended_by is not None and self.stop.is_included:
             text += self.stop.push(self.detokenizer.push(ended_by))
@@ -175,10 +163,10 @@ class CompletionState:
             self.num_output_tokens,
             self.speculation,
             self.undrafted_for,
-            self.num_draft_tokens,
+            self.max_draft_len,
             self.num_cached_tokens,
         )
-        return Delta(text, taken, completion, kept)
+        return Delta(text, taken, completion, probs)
 
 
 def unsplittable_options(
@@ -193,15 +181,3 @@ def unsplittable_options(
     """
     forbids_guide = guide is not None and not resumes_guides
     return (*sampling.penalties, *(("guided_decoding_guide_type",) if forbids_guide else ()))
-
-
-def draft_length(state: CompletionState, target: Limits, room: int) -> int:
-    """Returns the largest K of the next round. With 0 the target decodes the rest of the completion alone.
-
-    Three things bound K: the remaining tokens, of which one is the target's own; the `room` of the drafter;
-    and the target's `max_input_len`, since all K + 1 tokens may be in the next round's prompt.
-    """
-    if state.end_reason is not None:
-        return 0
-    fitting = target.max_input_len - len(state.text) - 1
-    return max(0, min(state.num_draft_tokens, state.num_remaining - 1, fitting, room))

@@ -154,9 +154,9 @@ class ArmStats:
 
     name: str
     requests: int = 0
-    """The number of completions that began."""
+    """The number of completions that were given this arm."""
     failures: int = 0
-    """The number of those that an engine failed or that timed out."""
+    """The number of those that an engine failed, or that timed out, in the queue too."""
     time_to_first_token: SquaresHistogram = field(default_factory=lambda: SquaresHistogram(FIRST_TOKEN_S))
     time_per_output_token: SquaresHistogram = field(
         default_factory=lambda: SquaresHistogram(BETWEEN_TOKENS_S)

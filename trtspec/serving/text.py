@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 
@@ -51,52 +50,6 @@ class Text(list[int]):
             self._packed[done:length] = array("i", self[done:length])
             self._num_packed = length
         return memoryview(self._packed)[:length]
-
-
-class TenantTexts:
-    """The latest sequences of each tenant, so that none learns what others have in the KV cache.
-
-    All tenants share that cache. So of the tokens that the cache had for a request, its tenant is told of
-    those that also began an earlier sequence of its own. While all requests are of one tenant, it is told of
-    all, and nothing is kept. The sequences are `most` at most, with `most_tokens` tokens in all.
-    """
-
-    def __init__(self, most: int = 500, most_tokens: int = 2_000_000) -> None:
-        self._most, self._most_bytes = most, 4 * most_tokens
-        self._texts: deque[tuple[str, bytes]] = deque()
-        self._num_bytes, self._are_several = 0, False
-        self._first: str | None = None
-
-    def begin(self, tenant: str, text: Text) -> int | None:
-        """Returns how many tokens of `text` began an earlier one of the tenant; None for the only tenant."""
-        if self._first is None:
-            self._first = tenant
-        self._are_several |= tenant != self._first
-        if not self._are_several:
-            return None
-        packed, same = bytes(text.packed(len(text))), 0
-        token = packed[:4]
-        for other, earlier in self._texts:
-            # Hundreds may share a prefix, so only those are compared that may have a longer one.
-            if other == tenant and earlier.startswith(token, same):
-                found = common_prefix(earlier, packed, min(len(earlier), len(packed))) // 4 * 4
-                if found > same:
-                    same, token = found, packed[found : found + 4]
-        return same // 4
-
-    def end(self, tenant: str, text: Text, own: int | None, cached: int | None) -> int | None:
-        """Keeps a finished sequence, and returns what its tenant is told of the `cached` tokens.
-
-        `own` is the result of `begin`. The result is None if the tenant is told nothing.
-        """
-        if not self._are_several:
-            return cached
-        # The engine has not computed the last token.
-        self._texts.append((tenant, bytes(text.packed(len(text) - 1))))
-        self._num_bytes += len(self._texts[-1][1])
-        while self._num_bytes > self._most_bytes or len(self._texts) > self._most:
-            self._num_bytes -= len(self._texts.popleft()[1])
-        return None if own is None or cached is None else min(own, cached)
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int], limit: int) -> int:

@@ -104,14 +104,14 @@ _NICENESS = 10
 
 
 class BoundedCalls:
-    """Makes calls on threads of its own, one after another, each in at most `limit_s` seconds of CPU time.
+    """Makes calls on threads of its own, one after another, each in at most `cpu_s` seconds of CPU time.
 
     A call that takes longer is abandoned: it goes on, and nothing waits for it. At most two abandoned calls
     run at once.
     """
 
-    def __init__(self, limit_s: float, name: str) -> None:
-        self._limit_s = limit_s
+    def __init__(self, cpu_s: float, name: str) -> None:
+        self._limit_s = cpu_s
         self._threads = ThreadPool(1, name)
 
     def make(self, work: Callable[[], None]) -> None:

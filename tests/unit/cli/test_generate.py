@@ -21,7 +21,8 @@ from tests.command_line import trtspec
 from tests.ports import free_port
 from trtspec.client import client as clients
 from trtspec.client import grpc as client
-from trtspec.client.client import Client, GeneratedText
+from trtspec.client.client import Client
+from trtspec.client.endpoint import TimedAnswer
 
 
 class VllmModel(services.GRPCInferenceServiceServicer):  # type: ignore[misc]
@@ -119,9 +120,9 @@ def test_a_port_that_takes_connections_and_says_nothing_is_no_server(
 def test_a_prompt_comes_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
 
-    def hear(client: Client, prompt: str, **options: Any) -> GeneratedText:
+    def hear(client: Client, prompt: str, **options: Any) -> TimedAnswer:
         heard.append(prompt)
-        return GeneratedText()
+        return TimedAnswer(sent=0.0)
 
     monkeypatch.setattr(Client, "generate", hear)
     monkeypatch.setattr("sys.stdin", StringIO("def fib(\n    n"))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from trtspec.base.errors import UnavailableError
 from trtspec.client.endpoint import AskError, ChatMessage, DraftCounts, EndpointRequest, TimedAnswer
@@ -156,8 +157,8 @@ def test_triton_streams_text_and_counts() -> None:
     assert answer.text == "one two"
     assert len(answer.times) == 2
     assert answer.sent < answer.times[0] < answer.times[0] + 0.04 < answer.times[1] < answer.ended
-    assert (answer.input_tokens, answer.output_tokens, answer.finish_reason) == (3, 5, "length")
-    assert answer.counts == DraftCounts(2, 4, 2, (0, 2, 0))
+    assert (answer.num_input_tokens, answer.num_output_tokens, answer.finish_reason) == (3, 5, "length")
+    assert answer.drafts == DraftCounts(2, 4, 2, (0, 2, 0))
     assert server.bodies[0] == {
         "text_input": "Hello\n\nHi.\n\nMore",
         "max_tokens": 8,
@@ -199,7 +200,7 @@ def test_tritons_vllm_backend_takes_sampling_parameters_and_counts_each_event() 
 
     answer, plain = using(server, use, triton=True)
     assert (answer.text, heard, plain) == ("one two", ["one ", "two"], False)
-    assert (answer.input_tokens, answer.output_tokens, answer.finish_reason) == (3, 4, "length")
+    assert (answer.num_input_tokens, answer.num_output_tokens, answer.finish_reason) == (3, 4, "length")
     (body,) = server.bodies
     assert json.loads(body.pop("sampling_parameters")) == {
         "max_tokens": 8,
@@ -237,8 +238,8 @@ def test_openai_streams_text_and_usage(owner: str) -> None:
 
     answer, plain, software = using(server, use, triton=False)
     assert (answer.text, len(answer.times), answer.finish_reason) == ("one two", 2, "stop")
-    assert (answer.input_tokens, answer.output_tokens) == (3, 5)
-    assert answer.counts == DraftCounts(3, 6, 4, (1, 0, 2))
+    assert (answer.num_input_tokens, answer.num_output_tokens) == (3, 5)
+    assert answer.drafts == DraftCounts(3, 6, 4, (1, 0, 2))
     assert (plain, software) == (owner == "trtspec", owner)
     expected = {
         "model": "tiny",
@@ -257,7 +258,7 @@ def test_completions_are_plain_text_and_a_key_is_sent() -> None:
     server.answer = stream({"choices": [{"text": "one", "finish_reason": "length"}]})
     question = EndpointRequest(HELLO.messages, 8, top_k=5, top_p=0.9, stop=("\n",))
     answer = ask(server, question, triton=False, chat=False, key="secret")
-    assert (answer.text, answer.output_tokens, answer.counts) == ("one", None, None)
+    assert (answer.text, answer.num_output_tokens, answer.drafts) == ("one", None, None)
     assert server.bodies[0]["prompt"] == "Hello"
     assert [server.bodies[0][name] for name in ("top_k", "top_p", "stop")] == [5, 0.9, ["\n"]]
     assert server.headers[0]["Authorization"] == "Bearer secret"
@@ -397,3 +398,15 @@ def test_a_wrong_key_is_told_and_not_shown() -> None:
 
 def test_a_url_is_shown_without_its_secrets() -> None:
     assert shown("https://me:word@host:9000/v1?key=1") == "https://host:9000/v1"
+
+
+def test_a_text_that_is_not_utf_8_is_not_sent() -> None:
+    async def main() -> None:
+        streams = Streams(timeout_s=5)
+        try:
+            await anext(streams.post(URL("http://127.0.0.1:1/v1/completions"), {"prompt": "a\udcff"}, 0.0))
+        finally:
+            await streams.close()
+
+    with pytest.raises(AskError, match=r"^rejected: the text is not UTF-8$"):
+        asyncio.run(main())

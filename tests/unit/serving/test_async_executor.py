@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
 from trtspec.serving.async_executor import AsyncExecutor
-from trtspec.serving.errors import Cancelled, EngineFailure, Overdue
+from trtspec.serving.errors import Cancelled, EngineFailure, EngineTimedOut
 from trtspec.serving.executor import FinishReason, Limits, Request
 
 LIMITS = Limits(max_batch_size=4, max_input_len=64, max_seq_len=100, max_draft_len=8, vocab_size=50)
@@ -87,7 +87,7 @@ def test_an_engine_that_says_nothing_is_left_in_time(run: Run) -> None:
         assert not any(each.done() for each in asked)
         engine.reap(100.0)
         for each in asked:
-            with pytest.raises(Overdue):
+            with pytest.raises(EngineTimedOut):
                 await each
         assert (executor.cancelled, executor.in_flight, engine.is_busy) == ([1, 2], 0, False)
 

@@ -9,10 +9,11 @@ import pytest
 
 from tests.fakes.languages import TARGET, Run
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest
-from trtspec.serving.coordinator import Coordinator
+from trtspec.serving.coordinator import TenantTexts
 from trtspec.serving.executor import Listener, Request
-from trtspec.serving.text import TenantTexts, Text, common_prefix
+from trtspec.serving.text import Text, common_prefix
 from trtspec.serving.tokenizer import Tokenizer
 
 PROMPT = [number % 50 for number in range(40)]
@@ -49,7 +50,7 @@ def told(
     """What requests of these tenants with these prompts are told, one after the other."""
 
     async def main() -> list[int | None]:
-        coordinator, counts = Coordinator(engine(), None, tokenizer), []
+        coordinator, counts = assemble(engine(), None, tokenizer), []
         for tenant, prompt in asked:
             request = CompletionRequest(prompt_token_ids=prompt, max_tokens=4, tenant=tenant)
             completion = (await coordinator.complete(request)).completion

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import tokenizers
@@ -12,11 +14,15 @@ import tokenizers
 from tests.draft_failures import draft_failures
 from tests.fakes.expected import Cases, assert_is, expect
 from tests.fakes.languages import DRAFT, TARGET, OneShot, Run, by_prompt, chatter, drafting_for
-from tests.fakes.scripted_executor import ScriptedExecutor, agreeing, echo
-from trtspec.serving.completion import NO_END, CompletionRequest, EndReason
+from tests.fakes.scripted_executor import ScriptedExecutor, agreeing, echo, scripted_log_prob
+from tests.fakes.suffix import SUFFIX
+from trtspec.serving.adaptive.policy import AdaptiveLengths, Policy
+from trtspec.serving.assembly import assemble
+from trtspec.serving.completion import NO_END, CompletionRequest, Delta, EndReason
 from trtspec.serving.coordinator import Coordinator
+from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.errors import RequestError
-from trtspec.serving.executor import FinishReason, Limits, Request, SamplingConfig
+from trtspec.serving.executor import FinishReason, Limits, LogProb, Request, SamplingConfig
 from trtspec.serving.intake import LONG
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -30,7 +36,7 @@ def test_many_at_once_say_what_the_target_alone_says(
     async def main() -> None:
         target = ScriptedExecutor(TARGET, by_prompt(languages))
         draft = drafting_for(target, agreement)
-        coordinator = Coordinator(target, draft, tokenizer)
+        coordinator = assemble(target, draft, tokenizer)
         deltas = await asyncio.gather(*(coordinator.complete(request) for request in requests))
         for request, delta in zip(requests, deltas, strict=True):
             assert_is(delta, expect(request, by_prompt(languages), tokenizer, byte_level.decode))
@@ -58,7 +64,7 @@ def test_what_streams_is_never_taken_back(
 
     async def main() -> None:
         target = ScriptedExecutor(TARGET, echo(ids, tokenizer.end_ids[0]))
-        coordinator = Coordinator(target, drafting_for(target, 0.7), tokenizer)
+        coordinator = assemble(target, drafting_for(target, 0.7), tokenizer)
         request = CompletionRequest(prompt_token_ids=[1], max_tokens=300, stop=("stopp", "漢漢"))
         shown, token_ids, rounds = "", [], 0
         async for delta in coordinator.stream(request):
@@ -83,7 +89,7 @@ def test_the_end_token_ends_without_another_round(
     async def main() -> None:
         target = ScriptedExecutor(TARGET, echo(ids, tokenizer.end_ids[0]))
         draft = drafting_for(target, agreement)
-        delta = await Coordinator(target, draft, tokenizer).complete(
+        delta = await assemble(target, draft, tokenizer).complete(
             CompletionRequest(prompt_token_ids=[1], max_tokens=100, num_draft_tokens=4)
         )
         assert delta.completion is not None
@@ -103,7 +109,7 @@ def test_an_end_token_that_the_engines_do_not_know(run: Run, tokenizer: Tokenize
         language = echo([5, 6, 7, tokenizer.end_ids[1], 8, 9], tokenizer.end_ids[0])
         for num_draft_tokens in (0, 2, 8):
             target = ScriptedExecutor(TARGET, language)
-            coordinator = Coordinator(target, drafting_for(target, 1.0), tokenizer)
+            coordinator = assemble(target, drafting_for(target, 1.0), tokenizer)
             request = CompletionRequest(
                 prompt_token_ids=[1], max_tokens=50, num_draft_tokens=num_draft_tokens
             )
@@ -126,7 +132,7 @@ def test_without_a_draft_one_request_does_all(run: Run, tokenizer: Tokenizer) ->
         ]:
             target = ScriptedExecutor(TARGET, echo(range(50, 90), 5))
             draft = drafting_for(target, 1.0)
-            coordinator = Coordinator(target, draft if coordinator_has_draft else None, tokenizer)
+            coordinator = assemble(target, draft if coordinator_has_draft else None, tokenizer)
             delta = await coordinator.complete(request)
             assert delta.token_ids == list(range(50, 50 + request.max_tokens))
             assert [(r.max_tokens, r.streaming) for r in target.requests] == [(request.max_tokens, True)]
@@ -139,7 +145,7 @@ def test_a_stop_string_cancels_the_target_decoding_alone(run: Run, tokenizer: To
     async def main() -> None:
         target = ScriptedExecutor(TARGET, echo(tokenizer.encode("one two three four five six"), 5))
         request = CompletionRequest(prompt_token_ids=[1], max_tokens=50, stop=("three",))
-        delta = await Coordinator(target, None, tokenizer).complete(request)
+        delta = await assemble(target, None, tokenizer).complete(request)
         assert delta.completion is not None
         assert (delta.text, delta.completion.end_reason) == ("one two ", EndReason.STOP)
         assert (target.cancelled, target.in_flight) == ([1], 0)
@@ -157,7 +163,7 @@ def test_a_long_completion_outgrows_the_engines_inputs(run: Run, tokenizer: Toke
                 language = chatter(range(60, 90), 3)
                 target = ScriptedExecutor(target_limits, language)
                 draft = ScriptedExecutor(draft_limits, agreeing(language, 300, agreement))
-                coordinator = Coordinator(target, draft, tokenizer)
+                coordinator = assemble(target, draft, tokenizer)
                 request = CompletionRequest(prompt_token_ids=[1] * 10, max_tokens=1000, end_id=NO_END)
                 delta = await coordinator.complete(request)
                 assert delta.completion is not None
@@ -173,7 +179,7 @@ def test_a_long_completion_outgrows_the_engines_inputs(run: Run, tokenizer: Toke
 def test_a_refused_request_starts_nothing(run: Run, tokenizer: Tokenizer) -> None:
     async def main() -> None:
         target = ScriptedExecutor(TARGET, echo([5], 6))
-        coordinator = Coordinator(target, None, tokenizer)
+        coordinator = assemble(target, None, tokenizer)
         with pytest.raises(RequestError):
             await anext(coordinator.stream(CompletionRequest("", max_tokens=3)))
         assert (target.requests, coordinator.stats.running) == ([], 0)
@@ -195,7 +201,7 @@ def test_a_long_prompt_holds_nobody_up(run: Run, byte_level: tokenizers.Tokenize
         target = ScriptedExecutor(TARGET, echo([5], 6))
         slow = SlowTokenizer(byte_level)
         slow.longest_token = 5000
-        coordinator = Coordinator(target, drafting_for(target, 0.7), slow)
+        coordinator = assemble(target, drafting_for(target, 0.7), slow)
         prompts = "x" * 5000, "short"
         long, short = (
             asyncio.create_task(coordinator.complete(CompletionRequest(prompt, max_tokens=3)))
@@ -211,7 +217,7 @@ def test_a_long_prompt_holds_nobody_up(run: Run, byte_level: tokenizers.Tokenize
 def test_a_request_that_names_no_draft_length_gets_the_coordinators(run: Run, tokenizer: Tokenizer) -> None:
     async def main() -> None:
         target = ScriptedExecutor(TARGET, chatter(range(60, 90), 3))
-        coordinator = Coordinator(target, drafting_for(target, 1.0), tokenizer, num_draft_tokens=3)
+        coordinator = assemble(target, drafting_for(target, 1.0), tokenizer, num_draft_tokens=3)
         silent = CompletionRequest(prompt_token_ids=[1], max_tokens=40, end_id=NO_END)
         longest = []
         for request in (silent, replace(silent, num_draft_tokens=2)):
@@ -235,7 +241,7 @@ def test_stop_tokens_end_a_text_that_includes_them_if_asked(
 
     async def text(request: CompletionRequest) -> tuple[str, EndReason]:
         target = ScriptedExecutor(TARGET, echo([a, b, stop, other, other], request.stop_token_ids[0]))
-        delta = await Coordinator(target, drafting_for(target, 1.0), tokenizer).complete(request)
+        delta = await assemble(target, drafting_for(target, 1.0), tokenizer).complete(request)
         assert delta.completion is not None
         return delta.text, delta.completion.end_reason
 
@@ -276,9 +282,190 @@ def test_none_of_the_end_tokens_comes_before_min_tokens(
         request = CompletionRequest(
             prompt_token_ids=[1], max_tokens=20, num_draft_tokens=num_draft_tokens, sampling=sampling
         )
-        coordinator = Coordinator(Model(TARGET), Model(DRAFT), tokenizer)
+        coordinator = assemble(Model(TARGET), Model(DRAFT), tokenizer)
         completion = (await coordinator.complete(request)).completion
         assert completion is not None
         assert (completion.num_output_tokens, completion.end_reason) == (7, EndReason.END_ID)
+
+    run(main())
+
+
+def expected(request: CompletionRequest, tokens: list[int]) -> list[LogProb]:
+    prompt = list(request.prompt_token_ids or ())
+    befores = [prompt + tokens[:place] for place in range(len(tokens))]
+    return [
+        LogProb(
+            scripted_log_prob(before, token),
+            tuple((other, scripted_log_prob(before, other)) for other in range(request.top_log_probs)),
+        )
+        for before, token in zip(befores, tokens, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("agreement", [0.5, 1.0])
+def test_every_delta_has_those_of_its_tokens(
+    run: Run, tokenizer: Tokenizer, byte_level: tokenizers.Tokenizer, cases: Cases, agreement: float
+) -> None:
+    """Requests with stop strings inside rounds, torn characters, end tokens and every K from 0 to 8."""
+    requests = [
+        replace(request, return_log_probs=True, top_log_probs=number % 3)
+        for number, request in enumerate(cases[0])
+    ]
+
+    async def deltas_of(coordinator: Coordinator, request: CompletionRequest) -> list[Delta]:
+        return [delta async for delta in coordinator.stream(request)]
+
+    async def main() -> None:
+        target = ScriptedExecutor(TARGET, by_prompt(cases[1]))
+        draft = drafting_for(target, agreement)
+        coordinator = assemble(target, draft, tokenizer)
+        heard = await asyncio.gather(*(deltas_of(coordinator, request) for request in requests))
+        for request, deltas in zip(requests, heard, strict=True):
+            said = [token for delta in deltas for token in delta.token_ids]
+            assert said == expect(request, by_prompt(cases[1]), tokenizer, byte_level.decode).token_ids
+            assert [len(delta.log_probs or ()) for delta in deltas] == [len(d.token_ids) for d in deltas]
+            assert [value for delta in deltas for value in delta.log_probs or ()] == expected(request, said)
+        assert not any(request.return_log_probs or request.top_log_probs for request in draft.requests)
+
+    run(main())
+
+
+def test_a_whole_answer_has_all_and_one_without_the_wish_none(run: Run, tokenizer: Tokenizer) -> None:
+    request = CompletionRequest(prompt_token_ids=[1], max_tokens=40, end_id=-1, return_log_probs=True)
+
+    async def main() -> None:
+        target = ScriptedExecutor(TARGET, lambda sequence: 60 + len(sequence) % 30)
+        coordinator = assemble(target, drafting_for(target, 0.7), tokenizer)
+        held = replace(request, sampling=SamplingConfig(min_tokens=9), end_id=75)
+        for wanted in (request, held):
+            delta = await coordinator.complete(wanted)
+            assert delta.log_probs == expected(wanted, delta.token_ids) != []
+        assert (await coordinator.complete(replace(request, return_log_probs=False))).log_probs is None
+
+    run(main())
+
+
+def test_an_engine_that_cannot_say_them_refuses(run: Run, tokenizer: Tokenizer) -> None:
+    target = ScriptedExecutor(replace(TARGET, returns_log_probs=False), lambda sequence: 60)
+    request = CompletionRequest(prompt_token_ids=[1], return_log_probs=True)
+
+    async def main() -> None:
+        with pytest.raises(
+            RequestError, match="return_log_probs is true; allowed: false or left out"
+        ) as caught:
+            await assemble(target, None, tokenizer).complete(request)
+        assert caught.value.field == "return_log_probs"
+        assert target.requests == []
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("most", "wish", "allowed"),
+    [
+        (20, {"top_log_probs": 21, "return_log_probs": True}, "0 to 20"),
+        (20, {"top_log_probs": -1, "return_log_probs": True}, "0 to 20"),
+        (20, {"top_log_probs": 2}, "0 or left out without return_log_probs"),
+        (0, {"top_log_probs": 1, "return_log_probs": True}, "the target engine reports no others"),
+    ],
+)
+def test_more_others_than_the_engine_says_are_refused(
+    run: Run, tokenizer: Tokenizer, most: int, wish: dict[str, Any], allowed: str
+) -> None:
+    target = ScriptedExecutor(replace(TARGET, max_top_log_probs=most), lambda sequence: 60)
+    request = CompletionRequest(prompt_token_ids=[1], **wish)
+
+    async def main() -> None:
+        with pytest.raises(RequestError, match=allowed) as caught:
+            await assemble(target, None, tokenizer).complete(request)
+        assert caught.value.field == "top_log_probs"
+        assert target.requests == []
+
+    run(main())
+
+
+LOOKUP = {"prompt_lookup_min": 1, "prompt_lookup_max": 4}
+METHODS = (None, Drafting("ngram", LOOKUP), Drafting("hybrid", LOOKUP), SUFFIX)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=["draft_model", "ngram", "hybrid", "suffix"])
+@pytest.mark.parametrize(
+    ("agreement", "policy"),
+    [
+        (0.9, "fixed"),
+        (0.0, "adaptive"),
+        pytest.param(0.0, "fixed", marks=pytest.mark.sweep),
+        pytest.param(0.9, "adaptive", marks=pytest.mark.sweep),
+    ],
+)
+def test_each_method_says_what_the_target_alone_says(
+    run: Run,
+    tokenizer: Tokenizer,
+    byte_level: tokenizers.Tokenizer,
+    cases: Cases,
+    method: Drafting | None,
+    policy: Policy,
+    agreement: float,
+) -> None:
+    """With a draft that fails now and then; requests that name a K among others."""
+    requests, languages = cases
+    dice = random.Random(5)
+    if policy == "adaptive":
+        requests = [
+            replace(request, num_draft_tokens=None) if index % 4 else request
+            for index, request in enumerate(requests)
+        ]
+
+    async def main() -> None:
+        target = ScriptedExecutor(TARGET, by_prompt(languages))
+        fails = lambda _: "draft is down" if dice.random() < 0.05 else None  # noqa: E731
+        draft = None if method in (METHODS[1], SUFFIX) else drafting_for(target, agreement, fails=fails)
+        coordinator = assemble(target, draft, tokenizer, drafting=method, policy=policy)
+        deltas = await asyncio.gather(*(coordinator.complete(request) for request in requests))
+        for request, delta in zip(requests, deltas, strict=True):
+            assert_is(delta, expect(request, by_prompt(languages), tokenizer, byte_level.decode))
+        assert sum(each.num_spec_steps for each in coordinator.stats.by_origin.values()) > 50
+        assert (target.in_flight, coordinator.stats.running) == (0, 0)
+
+    run(main())
+
+
+def test_a_text_that_repeats_itself_is_drafted_from_itself(run: Run, tokenizer: Tokenizer) -> None:
+    async def main() -> None:
+        target = ScriptedExecutor(TARGET, lambda sequence: 60 + len(sequence) % 7)
+        coordinator = assemble(target, None, tokenizer, drafting=Drafting("ngram", LOOKUP))
+        request = CompletionRequest(prompt_token_ids=[1], max_tokens=200, num_draft_tokens=8, end_id=NO_END)
+        delta = await coordinator.complete(request)
+        assert delta.token_ids == [60 + (1 + index) % 7 for index in range(200)]
+        assert delta.completion is not None
+        speculation = delta.completion.speculation
+        assert speculation.draft_acceptance_rate == 1
+        assert speculation.mean_acceptance_length > 8
+
+    run(main())
+
+
+def test_a_draft_that_is_not_worth_it_keeps_no_text_from_being_quoted(
+    run: Run, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target alone goes on in steps that are short at first, since the text may repeat itself soon."""
+
+    def choose(chooser: AdaptiveLengths, origin: str, longest: int, load: int, now: float) -> int:
+        return 0 if origin == "engine" else longest
+
+    monkeypatch.setattr(AdaptiveLengths, "choose", choose)
+
+    async def main() -> None:
+        target = ScriptedExecutor(TARGET, lambda sequence: 60 + len(sequence) % 12)
+        method = Drafting("hybrid", {"prompt_lookup_min": 4, "prompt_lookup_max": 8})
+        coordinator = assemble(
+            target, drafting_for(target, 1.0), tokenizer, drafting=method, policy="adaptive"
+        )
+        request = CompletionRequest(prompt_token_ids=[1], max_tokens=120, end_id=NO_END)
+        delta = await coordinator.complete(request)
+        assert delta.token_ids == [60 + (1 + index) % 12 for index in range(120)]
+        drafted = next(request for request in target.requests if request.draft_token_ids)
+        assert len(drafted.input_token_ids) < 24
+        assert coordinator.stats.by_origin["engine"].num_spec_steps == 0
 
     run(main())

@@ -18,8 +18,8 @@ from tests.draft_failures import draft_failures
 from tests.fakes.engine_dir import tiny_llama, write_engine
 from tests.fakes.languages import TARGET, Run
 from tests.fakes.scripted_executor import ScriptedExecutor, echo
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest, Delta, EndReason
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.errors import Busy, RequestError, TimedOut
 from trtspec.serving.executor import Executor, Guide, GuideType, SamplingConfig
@@ -75,7 +75,7 @@ async def complete(
 ) -> list[Delta]:
     target, draft = engines.load()
     try:
-        coordinator = Coordinator(target, draft, tokenizer, drafting=drafting, guides=engines.guides)
+        coordinator = assemble(target, draft, tokenizer, drafting=drafting, guides=engines.guides)
         return list(await asyncio.gather(*map(coordinator.complete, requests)))
     finally:
         draft.shutdown()
@@ -129,7 +129,7 @@ def test_a_draft_with_the_guide_is_accepted_more_often(
             draft.shutdown()
             draft = TorchExecutor(engines.folders[1])
         try:
-            coordinator = Coordinator(target, draft, tokenizer, guides=engines.guides)
+            coordinator = assemble(target, draft, tokenizer, guides=engines.guides)
             delta = await coordinator.complete(request)
             assert delta.completion is not None
             return delta.completion.speculation.draft_acceptance_rate
@@ -175,7 +175,7 @@ def test_a_guide_that_cannot_be_read_is_refused_before_anything_runs(
     target = ScriptedExecutor(limits, echo([], 0))
 
     async def main() -> None:
-        coordinator = Coordinator(target, None, tokenizer, guides=engines.guides)
+        coordinator = assemble(target, None, tokenizer, guides=engines.guides)
         with pytest.raises(RequestError, match=re.escape(found)) as caught:
             await coordinator.complete(CompletionRequest("hello", guide=guide))
         assert caught.value.field == "guide"
@@ -205,7 +205,7 @@ def test_a_guide_that_takes_long_to_read_holds_up_nobody(
     async def main() -> None:
         target, draft = engines.load()
         try:
-            coordinator = Coordinator(target, draft, tokenizer, guides=engines.guides)
+            coordinator = assemble(target, draft, tokenizer, guides=engines.guides)
             await coordinator.complete(ask("a"))  # xgrammar is loaded now.
             refused = asyncio.ensure_future(coordinator.complete(ask("slow")))
             for _ in range(3):
@@ -250,7 +250,7 @@ def test_a_guide_that_an_engine_has_no_time_for_is_not_refused(
     async def main() -> None:
         target, draft = engines.load()
         try:
-            await Coordinator(target, draft, tokenizer).complete(asked)
+            await assemble(target, draft, tokenizer).complete(asked)
         finally:
             draft.shutdown()
             target.shutdown()
@@ -269,7 +269,7 @@ def test_an_engine_that_begins_anew_decodes_alone_and_the_answer_says_so(
     guide = Guide(GuideType.JSON)
 
     async def main() -> None:
-        coordinator = Coordinator(target, draft, tokenizer)
+        coordinator = assemble(target, draft, tokenizer)
         delta = await coordinator.complete(CompletionRequest(prompt_token_ids=[1], max_tokens=9, guide=guide))
         assert delta.token_ids == [60, 61, 62]
         assert delta.completion is not None
@@ -287,7 +287,7 @@ def test_an_engine_that_begins_anew_decodes_alone_and_the_answer_says_so(
 
 def test_an_engine_without_guides_refuses_them(run: Run, tokenizer: Tokenizer) -> None:
     async def main() -> None:
-        coordinator = Coordinator(ScriptedExecutor(TARGET, echo([], 0)), None, tokenizer)
+        coordinator = assemble(ScriptedExecutor(TARGET, echo([], 0)), None, tokenizer)
         with pytest.raises(RequestError, match="the target engine follows no guide"):
             await coordinator.complete(CompletionRequest("hello", guide=Guide(GuideType.JSON)))
 
@@ -302,7 +302,7 @@ def test_a_guide_that_leaves_no_token_does_not_put_the_draft_at_rest(
     async def main() -> None:
         target, draft = engines.load()
         try:
-            coordinator = Coordinator(target, draft, tokenizer, guides=engines.guides)
+            coordinator = assemble(target, draft, tokenizer, guides=engines.guides)
             for _ in range(5):
                 with pytest.raises(RequestError, match="together leave no token"):
                     await coordinator.complete(bad)

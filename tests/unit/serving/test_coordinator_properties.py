@@ -20,10 +20,12 @@ from tests.fakes.unreliable import Fault, Unreliable
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.worlds import Visit, World, worlds
 from trtspec.serving.admission import ServingBounds
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import Completion, CompletionRequest, Delta, EndReason
-from trtspec.serving.coordinator import CHECK_S, Coordinator
+from trtspec.serving.coordinator import CHECK_S
 from trtspec.serving.errors import Busy, EngineFailure, ServingError, TimedOut
 from trtspec.serving.executor import Request
+from trtspec.serving.rollout.rollout import Rollout
 from trtspec.serving.rollout.state import RolloutReading
 from trtspec.serving.stats import SpeculationCounts, Stats
 from trtspec.serving.tokenizer import Tokenizer
@@ -69,7 +71,8 @@ class Deployment:
         self.draft = Unreliable(self.drafting, self.drafting, self._draft_fault)
         self._asked = Counter[int]()
         self._drafted, self._is_over = 0, False
-        self.coordinator = Coordinator(
+        self._rollout = Rollout()
+        self.coordinator = assemble(
             self.target,
             None if world.drafting.kind == "ngram" else self.draft,
             tokenizer,
@@ -83,6 +86,7 @@ class Deployment:
             ),
             drafting=world.drafting,
             policy=world.policy,
+            rollout=self._rollout,
         )
 
     def _target_fault(self, request: Request) -> Fault | None:
@@ -107,7 +111,7 @@ class Deployment:
     async def _roll_out(self) -> None:
         """Moves on while requests run."""
         for state in cycle(self.world.stands):
-            self.coordinator.rollout.take(RolloutReading(state))
+            self._rollout.take(RolloutReading(state))
             await asyncio.sleep(STEP_S)
 
     async def _visit(self, visit: Visit) -> Told:
@@ -253,11 +257,11 @@ async def check_nothing_is_left(deployment: Deployment) -> None:
     assert deployment.target.most_at_once <= world.places
     assert coordinator.failure is None
     if policy := coordinator._policy:
-        ensemble = policy.ensemble
-        assert ensemble.mean_length == 0
-        ensemble.begin(3, 0.0, is_behind=False)
-        assert ensemble.mean_length == 3  # So nothing else counts as running.
-        ensemble.end(None, 3, 0.0, is_behind=False)
+        batch = policy.batch
+        assert batch.mean_length == 0
+        batch.begin(3, 0.0, is_behind=False)
+        assert batch.mean_length == 3  # So nothing else counts as running.
+        batch.end(None, 3, 0.0, is_behind=False)
     # All places are there again, as far as the cache holds so many texts.
     again = CompletionRequest(prompt_token_ids=[0], max_tokens=2, num_draft_tokens=0)
     fitting = (world.kv_tokens or 10**6) // (3 + world.target.max_draft_len)

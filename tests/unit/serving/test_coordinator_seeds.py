@@ -6,12 +6,44 @@ import random
 import zlib
 
 from tests.fakes.languages import DRAFT, TARGET, OneShot, Run
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executor import FinishReason, Limits, Request, SamplingConfig
-from trtspec.serving.state import NUM_SEEDS
+from trtspec.serving.sequences import of_sequence
+from trtspec.serving.state import NUM_SEEDS, at_token, with_seed
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.verification import decode, verify
+
+
+def test_a_round_continues_the_stream_of_random_numbers() -> None:
+    assert at_token(SamplingConfig(temperature=1.0, seed=5), 3) == SamplingConfig(temperature=1.0, seed=8)
+
+
+def test_the_stream_wraps_around() -> None:
+    assert at_token(SamplingConfig(temperature=1.0, seed=NUM_SEEDS - 1), 2).seed == 1
+
+
+def test_completions_of_one_prompt_share_no_number() -> None:
+    sampling = SamplingConfig(temperature=1.0, seed=NUM_SEEDS - 2)
+    seeds = [of_sequence(sampling, index).seed or 0 for index in range(3)]
+    assert seeds == [NUM_SEEDS - 2, 2**40 - 2, 2**41 - 2]
+    assert of_sequence(SamplingConfig(temperature=1.0), 3).seed is None
+
+
+def test_sampling_without_a_seed_gets_one_of_its_own() -> None:
+    seeds = {with_seed(SamplingConfig(temperature=1.0)).seed for _ in range(20)}
+    assert len(seeds) == 20
+    assert all(seed is not None and 0 <= seed < NUM_SEEDS for seed in seeds)
+
+
+def test_greedy_and_seeded_requests_stay_as_they_are() -> None:
+    for sampling in (
+        SamplingConfig(),
+        SamplingConfig(top_k=1, seed=4),
+        SamplingConfig(temperature=1.0, seed=4),
+    ):
+        assert with_seed(sampling) == sampling
+    assert at_token(SamplingConfig(), 7) == SamplingConfig()
 
 
 class Sampler(OneShot):
@@ -54,7 +86,7 @@ class TestSeeds:
                 sampling = SamplingConfig(temperature=1.0, seed=seed)
                 said = []
                 for num_draft_tokens in range(9):
-                    coordinator = Coordinator(Sampler(TARGET, 0.7), Sampler(DRAFT, 0.6), tokenizer)
+                    coordinator = assemble(Sampler(TARGET, 0.7), Sampler(DRAFT, 0.6), tokenizer)
                     delta = await coordinator.complete(
                         CompletionRequest(
                             prompt_token_ids=[1, 2],
@@ -77,7 +109,7 @@ class TestSeeds:
             request = CompletionRequest(
                 prompt_token_ids=[1, 2], max_tokens=60, sampling=SamplingConfig(temperature=1.0, seed=1000)
             )
-            await Coordinator(target, draft, tokenizer).complete(request)
+            await assemble(target, draft, tokenizer).complete(request)
             for engine in (target, draft):
                 for asked in engine.requests:
                     assert asked.sampling.seed == 1000 + len(asked.input_token_ids) - 2
@@ -90,7 +122,7 @@ class TestSeeds:
     ) -> None:
         async def main() -> None:
             target = Sampler(TARGET, 0.5)
-            coordinator = Coordinator(target, Sampler(DRAFT, 0.5), tokenizer)
+            coordinator = assemble(target, Sampler(DRAFT, 0.5), tokenizer)
             request = CompletionRequest(
                 prompt_token_ids=[1, 2], max_tokens=30, sampling=SamplingConfig(temperature=1.0)
             )

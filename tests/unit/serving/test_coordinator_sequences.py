@@ -17,9 +17,10 @@ from tests.fakes.languages import DRAFT, TARGET, Run, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
 from tests.unit.serving.test_coordinator_seeds import Sampler
 from trtspec.serving.admission import ServingBounds
+from trtspec.serving.assembly import assemble
 from trtspec.serving.awaiting import interleave
 from trtspec.serving.completion import CompletionRequest, Delta
-from trtspec.serving.coordinator import Coordinator
+from trtspec.serving.coordinator import CompletionCall, Coordinator
 from trtspec.serving.errors import Busy, EngineFailure, RequestError
 from trtspec.serving.executor import Request, SamplingConfig
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
@@ -50,7 +51,7 @@ def test_each_is_the_completion_with_its_own_seed(
     request = replace(FOUR, num_draft_tokens=num_draft_tokens, sampling=replace(WARM, seed=seed))
 
     async def main() -> None:
-        coordinator = Coordinator(Sampler(TARGET, 0.5), Sampler(DRAFT, 0.5), tokenizer)
+        coordinator = assemble(Sampler(TARGET, 0.5), Sampler(DRAFT, 0.5), tokenizer)
         heard = await sequences(coordinator, request)
         assert sorted(heard) == [0, 1, 2, 3]
         for index, deltas in heard.items():
@@ -67,7 +68,7 @@ def test_each_is_the_completion_with_its_own_seed(
 def test_without_a_seed_each_has_a_random_one(run: Run, tokenizer: Tokenizer) -> None:
     async def main() -> None:
         target = Sampler(TARGET, 0.5)
-        heard = await sequences(Coordinator(target, None, tokenizer), replace(FOUR, sampling=WARM))
+        heard = await sequences(assemble(target, None, tokenizer), replace(FOUR, sampling=WARM))
         seeds = {request.sampling.seed for request in target.requests}
         assert len(seeds) == len({tuple(tokens_of(deltas)) for deltas in heard.values()}) == 4
 
@@ -85,7 +86,7 @@ def test_a_prompt_is_read_once(run: Run, tokenizer: Tokenizer, monkeypatch: pyte
     async def main() -> None:
         monkeypatch.setattr(tokenizer, "encode", counted)
         target = ScriptedExecutor(TARGET, babble(300))
-        coordinator = Coordinator(target, drafting_for(target, 0.6), tokenizer)
+        coordinator = assemble(target, drafting_for(target, 0.6), tokenizer)
         heard = await sequences(coordinator, replace(FOUR, prompt="hello", prompt_token_ids=None))
         assert read == ["hello"]
         assert len({tuple(tokens_of(deltas)) for deltas in heard.values()}) == 1  # It is greedy.
@@ -108,7 +109,7 @@ def test_the_engine_computes_the_prompt_once(run: Run, tokenizer: Tokenizer, tmp
                 num_draft_tokens=num_draft_tokens,
                 sampling=replace(WARM, seed=3),
             )
-            heard = await sequences(Coordinator(executor, executor, tokenizer), request)
+            heard = await sequences(assemble(executor, executor, tokenizer), request)
             rows = executor.stats.rows
             executor.shutdown()
             assert 100 + 4 * 11 <= rows < 2 * 100
@@ -122,9 +123,7 @@ def test_each_has_a_place_and_more_than_there_are_is_refused(
 ) -> None:
     async def main() -> None:
         target = ScriptedExecutor(TARGET, babble(300), delay=0.001)
-        coordinator = Coordinator(
-            target, None, tokenizer, bounds=ServingBounds(max_places=4, max_queue_size=2)
-        )
+        coordinator = assemble(target, None, tokenizer, bounds=ServingBounds(max_places=4, max_queue_size=2))
         for count in (5, 0, -1):
             with pytest.raises(RequestError, match=rf"num_return_sequences is {count}; allowed: 1 to 4"):
                 await sequences(coordinator, replace(FOUR, num_return_sequences=count))
@@ -151,7 +150,7 @@ def test_closing_ends_all(run: Run, tokenizer: Tokenizer) -> None:
     async def main() -> None:
         target = ScriptedExecutor(TARGET, babble(300), delay=0.001)
         draft = drafting_for(target, 0.7)
-        coordinator = Coordinator(target, draft, tokenizer)
+        coordinator = assemble(target, draft, tokenizer)
         stream = coordinator.stream(replace(FOUR, max_tokens=300))
         indices = set()
         async for delta in stream:
@@ -173,7 +172,7 @@ def test_an_error_of_one_ends_all(run: Run, tokenizer: Tokenizer) -> None:
 
     async def main() -> None:
         target = ScriptedExecutor(TARGET, babble(300), delay=0.001, fails=fails)
-        coordinator = Coordinator(target, drafting_for(target, 0.7), tokenizer)
+        coordinator = assemble(target, drafting_for(target, 0.7), tokenizer)
         request = replace(FOUR, max_tokens=300, sampling=replace(WARM, seed=seed))
         with pytest.raises(EngineFailure, match="out of memory"):
             await sequences(coordinator, request)
@@ -207,20 +206,20 @@ def test_requests_that_share_the_places_do_not_wait_for_one_another(
     run: Run, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prompts take longer or shorter to read, so that any of the completions may be ready first."""
-    dice, begin = random.Random(5), Coordinator._begin
+    dice, begin = random.Random(5), Coordinator.begin
 
-    async def slowly(coordinator: Coordinator, wanted: CompletionRequest) -> CompletionState:
-        for _ in range(dice.randrange(30)):
+    async def slowly(coordinator: Coordinator, call: CompletionCall) -> CompletionState:
+        for _ in range(0 if call.state else dice.randrange(30)):
             await asyncio.sleep(0)
-        return await begin(coordinator, wanted)
+        return await begin(coordinator, call)
 
     async def main() -> None:
         target = ScriptedExecutor(TARGET, babble(300))
         bounds = ServingBounds(max_places=4, max_queue_size=1000)
-        coordinator = Coordinator(target, drafting_for(target, 0.7), tokenizer, bounds=bounds)
+        coordinator = assemble(target, drafting_for(target, 0.7), tokenizer, bounds=bounds)
         requests = [replace(FOUR, num_return_sequences=2 + number % 3) for number in range(40)]
         heard = await asyncio.gather(*(sequences(coordinator, request) for request in requests))
         assert [len(found) for found in heard] == [request.num_return_sequences for request in requests]
 
-    monkeypatch.setattr(Coordinator, "_begin", slowly)
+    monkeypatch.setattr(Coordinator, "begin", slowly)
     run(main())

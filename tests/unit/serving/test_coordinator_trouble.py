@@ -17,6 +17,7 @@ from tests.fakes.expected import Cases, assert_is, expect
 from tests.fakes.languages import DRAFT, TARGET, OneShot, Run, by_prompt, chatter, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, echo
 from trtspec.serving.admission import ServingBounds
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest, EndReason
 from trtspec.serving.coordinator import CHECK_S, MAX_FAILURES, Coordinator
 from trtspec.serving.drafters.engine import FIRST_REST_S
@@ -61,7 +62,7 @@ class TestDraft:
             draft = drafting_for(
                 target, 0.8, fails=lambda _: "draft is down" if dice.random() < 0.2 else None
             )
-            coordinator = Coordinator(target, draft, tokenizer)
+            coordinator = assemble(target, draft, tokenizer)
             deltas = await asyncio.gather(*(coordinator.complete(request) for request in requests))
             for request, delta in zip(requests, deltas, strict=True):
                 assert_is(delta, expect(request, by_prompt(languages), tokenizer, byte_level.decode))
@@ -76,7 +77,7 @@ class TestDraft:
             target = ScriptedExecutor(TARGET, chatter(range(60, 90), 3))
             is_down = False
             draft = drafting_for(target, 1.0, fails=lambda _: "gone" if is_down else None)
-            coordinator = Coordinator(target, draft, tokenizer)
+            coordinator = assemble(target, draft, tokenizer)
             request = CompletionRequest(prompt_token_ids=[1], max_tokens=60, num_draft_tokens=4, end_id=-1)
             whole = (await coordinator.complete(request)).token_ids
             usual = len(draft.requests)
@@ -108,7 +109,7 @@ class TestDraft:
         async def main() -> None:
             target = ScriptedExecutor(TARGET, chatter(range(60, 90), 3))
             draft = drafting_for(target, 1.0, fails=lambda _: "gone" if clock.seconds < 1 else None)
-            coordinator = Coordinator(target, draft, tokenizer)
+            coordinator = assemble(target, draft, tokenizer)
             request = CompletionRequest(prompt_token_ids=[1], max_tokens=150, num_draft_tokens=4, end_id=-1)
             said = 0
             async for delta in coordinator.stream(request):
@@ -126,7 +127,7 @@ class TestDraft:
     ) -> None:
         async def main() -> None:
             target, draft = ScriptedExecutor(TARGET, echo(range(50, 90), 5)), ByHand(DRAFT)
-            coordinator = Coordinator(target, draft, tokenizer, bounds=replace(BOUNDS, draft_timeout_s=1e9))
+            coordinator = assemble(target, draft, tokenizer, bounds=replace(BOUNDS, draft_timeout_s=1e9))
             stats, drafted = coordinator.stats, CompletionRequest(prompt_token_ids=[1], max_tokens=3)
             tasks = [asyncio.ensure_future(coordinator.complete(drafted)) for _ in range(12)]
             await until(lambda: len(draft.waiting) == 12)
@@ -173,7 +174,7 @@ class TestDraft:
     ) -> None:
         async def main() -> None:
             target, draft = ScriptedExecutor(TARGET, echo(range(50, 90), 5)), ByHand(DRAFT)
-            coordinator = Coordinator(target, draft, tokenizer, bounds=replace(BOUNDS, draft_timeout_s=1e9))
+            coordinator = assemble(target, draft, tokenizer, bounds=replace(BOUNDS, draft_timeout_s=1e9))
             drafted = CompletionRequest(prompt_token_ids=[1], max_tokens=3)
             tasks = [asyncio.ensure_future(coordinator.complete(drafted)) for _ in range(3)]
             await until(lambda: len(draft.waiting) == 3)
@@ -206,7 +207,7 @@ class TestDraft:
         async def main() -> None:
             target = ScriptedExecutor(TARGET, echo(range(50, 90), 5))
             draft = drafting_for(target, 1.0, delay=3600)
-            coordinator = Coordinator(target, draft, tokenizer, bounds=replace(BOUNDS, draft_timeout_s=5.0))
+            coordinator = assemble(target, draft, tokenizer, bounds=replace(BOUNDS, draft_timeout_s=5.0))
             task = asyncio.ensure_future(
                 coordinator.complete(CompletionRequest(prompt_token_ids=[1], max_tokens=40))
             )
@@ -227,7 +228,7 @@ class TestDraft:
         async def main() -> None:
             target = ScriptedExecutor(TARGET, echo(range(50, 90), 5))
             draft = drafting_for(target, 1.0, delay=60)
-            coordinator = Coordinator(target, draft, tokenizer)
+            coordinator = assemble(target, draft, tokenizer)
             request = CompletionRequest(prompt_token_ids=[1], max_tokens=40)
             task = asyncio.ensure_future(coordinator.complete(request))
             for _ in range(3):
@@ -254,7 +255,7 @@ class TestDraft:
 
         async def main() -> None:
             target = ScriptedExecutor(TARGET, echo(range(50, 90), 5))
-            coordinator = Coordinator(target, Draft(DRAFT), tokenizer)
+            coordinator = assemble(target, Draft(DRAFT), tokenizer)
             request = CompletionRequest(prompt_token_ids=[1], max_tokens=30, num_draft_tokens=4)
             delta = await coordinator.complete(request)
             assert delta.token_ids == list(range(50, 80))
@@ -277,7 +278,7 @@ class TestTarget:
                         "out of memory" if len(r.input_token_ids) == 11 or not r.draft_token_ids else None
                     ),
                 )
-                coordinator = Coordinator(target, drafting_for(target, 1.0), tokenizer)
+                coordinator = assemble(target, drafting_for(target, 1.0), tokenizer)
                 request = CompletionRequest(
                     prompt_token_ids=[1], max_tokens=40, num_draft_tokens=num_draft_tokens
                 )
@@ -309,7 +310,7 @@ class TestTarget:
         async def main() -> None:
             draft = ScriptedExecutor(DRAFT, echo(range(50, 90), 5))
             request = CompletionRequest(prompt_token_ids=[1], max_tokens=9)
-            delta = await Coordinator(Target(TARGET), draft, tokenizer).complete(request)
+            delta = await assemble(Target(TARGET), draft, tokenizer).complete(request)
             assert delta.token_ids == [7] * 9
             assert delta.completion is not None
             assert delta.completion.speculation.num_spec_steps == 0
@@ -327,7 +328,7 @@ class TestTarget:
         async def main() -> None:
             draft = ScriptedExecutor(DRAFT, echo(range(50, 90), 5))
             request = CompletionRequest(prompt_token_ids=[1], max_tokens=9, num_draft_tokens=num_draft_tokens)
-            delta = await Coordinator(Target(TARGET), draft, tokenizer).complete(request)
+            delta = await assemble(Target(TARGET), draft, tokenizer).complete(request)
             assert delta.completion is not None
             assert (delta.token_ids, delta.completion.end_reason) == ([7, 7, 7], EndReason.END_ID)
 
@@ -337,7 +338,7 @@ class TestTarget:
     def test_is_shut_down(self, run: Run, tokenizer: Tokenizer, num_draft_tokens: int) -> None:
         async def main() -> None:
             target = ScriptedExecutor(TARGET, echo(range(50, 90), 5))
-            coordinator = Coordinator(target, drafting_for(target, 1.0), tokenizer)
+            coordinator = assemble(target, drafting_for(target, 1.0), tokenizer)
             request = CompletionRequest(
                 prompt_token_ids=[1], max_tokens=40, num_draft_tokens=num_draft_tokens
             )
@@ -365,7 +366,7 @@ class TestTarget:
         async def main() -> None:
             target = ScriptedExecutor(TARGET, echo(range(50, 90), 5), delay=3600)
             bounds = replace(BOUNDS, max_places=1, target_timeout_s=10.0)
-            coordinator = Coordinator(target, drafting_for(target, 1.0), tokenizer, bounds=bounds)
+            coordinator = assemble(target, drafting_for(target, 1.0), tokenizer, bounds=bounds)
             request = CompletionRequest(prompt_token_ids=[1], num_draft_tokens=num_draft_tokens)
             tasks = [asyncio.ensure_future(coordinator.complete(request)) for _ in range(2)]
             await until(lambda: target.in_flight and coordinator.stats.waiting)
@@ -388,7 +389,7 @@ class TestTarget:
             target = ScriptedExecutor(
                 TARGET, echo(range(50, 90), 5), fails=lambda _: "CUDA error" if is_broken else None
             )
-            coordinator = Coordinator(target, None, tokenizer)
+            coordinator = assemble(target, None, tokenizer)
             request = CompletionRequest(prompt_token_ids=[1])
             for _ in range(MAX_FAILURES):
                 with pytest.raises(EngineFailure):
@@ -405,7 +406,7 @@ class TestTarget:
                 echo(range(50, 90), 5),
                 fails=lambda request: "top_k is too large" if request.sampling.top_k == 9999 else None,
             )
-            coordinator = Coordinator(target, None, tokenizer)
+            coordinator = assemble(target, None, tokenizer)
             bad = CompletionRequest(prompt_token_ids=[1], sampling=SamplingConfig(top_k=9999))
             for _ in range(2 * MAX_FAILURES):
                 with pytest.raises(EngineFailure):
@@ -436,7 +437,7 @@ class TestCancellation:
         async def main() -> None:
             target = ScriptedExecutor(TARGET, by_prompt(languages))
             draft = drafting_for(target, 0.7)
-            coordinator = Coordinator(target, draft, tokenizer)
+            coordinator = assemble(target, draft, tokenizer)
 
             async def consume(request: CompletionRequest, rounds: int) -> None:
                 async with aclosing(coordinator.stream(request)) as stream:
@@ -466,7 +467,7 @@ class TestCancellation:
                 target = ScriptedExecutor(TARGET, echo(range(50, 90), 5), delay=slow_target)
                 draft = drafting_for(target, 1.0, delay=slow_draft)
                 slow = draft if slow_draft else target
-                coordinator = Coordinator(target, draft, tokenizer)
+                coordinator = assemble(target, draft, tokenizer)
                 task = asyncio.ensure_future(coordinator.complete(CompletionRequest(prompt_token_ids=[1])))
                 while not slow.in_flight:
                     await asyncio.sleep(0)

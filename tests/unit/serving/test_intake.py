@@ -23,16 +23,16 @@ def test_what_a_good_request_becomes(tokenizer: Tokenizer) -> None:
     state = begin(replace(GOOD, max_tokens=7, num_draft_tokens=3), LIMITS, tokenizer)
     assert state.text == tokenizer.encode("hello world")
     assert (state.num_input_tokens, state.num_output_tokens) == (len(state.text), 0)
-    assert (state.num_remaining, state.num_draft_tokens) == (7, 3)
+    assert (state.num_remaining, state.max_draft_len) == (7, 3)
     assert state.end_ids == tokenizer.end_ids
 
 
 def test_drafts_as_much_as_the_engine_verifies_unless_told(tokenizer: Tokenizer) -> None:
-    assert begin(GOOD, LIMITS, tokenizer).num_draft_tokens == 8
-    assert begin(replace(GOOD, num_draft_tokens=0), LIMITS, tokenizer).num_draft_tokens == 0
+    assert begin(GOOD, LIMITS, tokenizer).max_draft_len == 8
+    assert begin(replace(GOOD, num_draft_tokens=0), LIMITS, tokenizer).max_draft_len == 0
     penalized = replace(GOOD, sampling=SamplingConfig(repetition_penalty=1.2))
     state = begin(penalized, LIMITS, tokenizer)
-    assert (state.num_draft_tokens, state.undrafted_for) == (0, ("repetition_penalty",))
+    assert (state.max_draft_len, state.undrafted_for) == (0, ("repetition_penalty",))
     assert begin(replace(penalized, num_draft_tokens=0), LIMITS, tokenizer).undrafted_for == ()
 
 
@@ -47,10 +47,10 @@ def test_a_guide_ends_where_the_text_may(tokenizer: Tokenizer) -> None:
     request = replace(GOOD, guide=Guide(GuideType.JSON), num_draft_tokens=3)
     state = begin(request, guided, tokenizer)
     assert state.guide == Guide(GuideType.JSON, end_ids=tokenizer.end_ids)
-    assert (state.num_draft_tokens, state.undrafted_for) == (3, ())
+    assert (state.max_draft_len, state.undrafted_for) == (3, ())
     assert begin(replace(request, end_id=5), guided, tokenizer).guide == Guide(GuideType.JSON, end_ids=(5,))
     state = begin(request, replace(guided, resumes_guides=False), tokenizer)
-    assert (state.num_draft_tokens, state.undrafted_for) == (0, ("guided_decoding_guide_type",))
+    assert (state.max_draft_len, state.undrafted_for) == (0, ("guided_decoding_guide_type",))
 
 
 def test_an_end_id_of_the_clients_own(tokenizer: Tokenizer) -> None:

@@ -13,13 +13,21 @@ from hypothesis import strategies as st
 from tests.fakes.languages import TARGET, Run, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, echo
 from trtspec.deployment.figures import quantile
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.executor import Guide, GuideType, KvReuse, SamplingConfig
 from trtspec.serving.metrics import FAMILIES, MetricType, counters, gauges, histograms
 from trtspec.serving.state import unsplittable_options
-from trtspec.serving.stats import BETWEEN_TOKENS_S, FALLBACKS, FIRST_TOKEN_S, REQUEST_S, Histogram, Stats
+from trtspec.serving.stats import (
+    BETWEEN_TOKENS_S,
+    FALLBACKS,
+    FIRST_TOKEN_S,
+    REQUEST_S,
+    Histogram,
+    SpeculationCounts,
+    Stats,
+)
 from trtspec.serving.tokenizer import Tokenizer
 
 ALONE = CompletionRequest(prompt_token_ids=[1], max_tokens=8, end_id=NO_END)
@@ -112,7 +120,7 @@ def test_a_request_that_gets_no_drafts_says_why(
 ) -> None:
     async def main() -> dict[str, int]:
         target = ScriptedExecutor(TARGET, echo(range(50, 90), 5))
-        coordinator = Coordinator(target, drafting_for(target, 1.0), tokenizer)
+        coordinator = assemble(target, drafting_for(target, 1.0), tokenizer)
         await coordinator.complete(CompletionRequest(**{"prompt_token_ids": [1], "max_tokens": 8, **asked}))
         return coordinator.stats.fallbacks
 
@@ -125,7 +133,7 @@ def test_a_text_that_does_not_repeat_itself_has_nothing_to_look_up(run: Run, tok
     async def main() -> Stats:
         target = ScriptedExecutor(TARGET, echo(range(50, 90), 5))
         lookup = Drafting("ngram", {"prompt_lookup_min": 2, "prompt_lookup_max": 4})
-        coordinator = Coordinator(target, None, tokenizer, drafting=lookup)
+        coordinator = assemble(target, None, tokenizer, drafting=lookup)
         await coordinator.complete(ALONE)
         return coordinator.stats
 
@@ -135,10 +143,27 @@ def test_a_text_that_does_not_repeat_itself_has_nothing_to_look_up(run: Run, tok
 
 def test_without_a_drafter_nothing_falls_back(run: Run, tokenizer: Tokenizer) -> None:
     async def main() -> Stats:
-        coordinator = Coordinator(ScriptedExecutor(TARGET, echo(range(50, 90), 5)), None, tokenizer)
+        coordinator = assemble(ScriptedExecutor(TARGET, echo(range(50, 90), 5)), None, tokenizer)
         await coordinator.complete(ALONE)
         return coordinator.stats
 
     stats = run(main())
     assert (sum(stats.fallbacks.values()), dict(stats.rounds)) == (0, {0: 1})
     assert (stats.prompt_tokens, stats.generation_tokens) == (1, 8)
+
+
+def test_counts_are_vllms() -> None:
+    counts = SpeculationCounts()
+    for num_draft, num_accepted in [(3, 3), (3, 1), (2, 0), (4, 2)]:
+        counts.record(num_draft, num_accepted)
+    assert counts.num_spec_steps == 4
+    assert counts.num_draft_tokens == 12
+    assert counts.num_accepted_draft_tokens == 6
+    assert counts.accepted_per_position == [3, 2, 1, 0]
+    assert counts.mean_acceptance_length == 1 + 6 / 4
+    assert counts.draft_acceptance_rate == 0.5
+
+
+def test_nothing_drafted() -> None:
+    """A step of the target alone makes one token, as in README.md."""
+    assert (SpeculationCounts().mean_acceptance_length, SpeculationCounts().draft_acceptance_rate) == (1, 0)

@@ -18,8 +18,9 @@ from tests.fakes.engine_dir import tiny_llama, write_engine
 from tests.fakes.languages import DRAFT, TARGET, Run
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
 from tests.unit.serving.triton.conftest import ENDLESS, Serve, ask, serve
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest
-from trtspec.serving.coordinator import MAX_FAILURES, Coordinator
+from trtspec.serving.coordinator import MAX_FAILURES
 from trtspec.serving.errors import EngineLoadError, NotFinite
 from trtspec.serving.executor import NOT_FINITE, LogProb, Request, Response, SamplingConfig
 from trtspec.serving.executors.bls.tensors import new_log_probs
@@ -70,7 +71,7 @@ def test_a_request_fails_alone_and_those_beside_it_go_on(
 
     async def texts(target: Path, bad: bool) -> list[Any]:
         engines = load_engines([target, whole])
-        coordinator = Coordinator(engines[0], engines[1], tokenizer, 4)
+        coordinator = assemble(engines[0], engines[1], tokenizer, 4)
         try:
             found = []
             for _ in range(3):
@@ -95,7 +96,7 @@ def test_a_draft_without_logits_fails_as_a_draft(tmp_path: Path, run: Run, token
     async def main() -> None:
         target = write_engine(tmp_path / "target", tiny_llama())
         engines = load_engines([target, engine(tmp_path / "draft", everywhere=True)])
-        coordinator = Coordinator(engines[0], engines[1], tokenizer, 4)
+        coordinator = assemble(engines[0], engines[1], tokenizer, 4)
         try:
             drafted = [prompt([1, 5, last]) for last in range(20, 26)]
             deltas = await asyncio.gather(*map(coordinator.complete, drafted))
@@ -117,7 +118,7 @@ def test_many_failed_requests_are_no_reason_to_end_the_server(
 ) -> None:
     async def main() -> None:
         target = TorchExecutor(engine(tmp_path))
-        coordinator = Coordinator(target, None, tokenizer)
+        coordinator = assemble(target, None, tokenizer)
         try:
             for _ in range(2 * MAX_FAILURES):
                 with pytest.raises(NotFinite):
@@ -174,7 +175,7 @@ class Vague(ScriptedExecutor):
 
 def test_a_log_probability_that_is_no_number_fails_the_request(run: Run, tokenizer: Tokenizer) -> None:
     async def main() -> None:
-        coordinator = Coordinator(Vague(TARGET, babble(300)), ScriptedExecutor(DRAFT, babble(300)), tokenizer)
+        coordinator = assemble(Vague(TARGET, babble(300)), ScriptedExecutor(DRAFT, babble(300)), tokenizer)
         with pytest.raises(NotFinite):
             await coordinator.complete(prompt([1], return_log_probs=True))
         assert len((await coordinator.complete(prompt([1]))).token_ids) == 12

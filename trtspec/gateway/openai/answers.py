@@ -4,16 +4,82 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
+from trtspec.gateway.openai import schema
 from trtspec.gateway.openai.job import ModelRequest
-from trtspec.gateway.openai.log_probs import Names, TokenIds, chat_log_probs, completion_log_probs
-from trtspec.gateway.openai.parsed import AnswerReader, ParsedCall, ParsedText
-from trtspec.gateway.openai.pieces import ChoicePiece, TokenCounts
-from trtspec.gateway.openai.reasoning import ReasoningTokens
+from trtspec.gateway.openai.model_output import ChoicePiece, TokenCounts
+from trtspec.gateway.openai.parsed_text import OutputParser, ParsedCall, ParsedText
+from trtspec.gateway.openai.reasoning_parser import ReasoningTokens
 from trtspec.serving.tokenizer import Tokenizer
+
+
+class Names(Protocol):
+    """Names tokens: a tokenizer does, or `TokenIds`."""
+
+    def bytes_of(self, token_id: int) -> bytes: ...
+
+    def name_of(self, token_id: int) -> str: ...
+
+
+class TokenIds:
+    """Names tokens as vLLM does for `return_tokens_as_token_ids`, so that no two read alike."""
+
+    def bytes_of(self, token_id: int) -> bytes:
+        return self.name_of(token_id).encode()
+
+    def name_of(self, token_id: int) -> str:
+        return f"token_id:{token_id}"
+
+
+def chat_log_probs(tokenizer: Names, piece: ChoicePiece) -> dict[str, Any]:
+    """Returns `choices[].logprobs` of a chat answer; U+FFFD is in a token whose bytes alone are no text."""
+    content = [
+        {
+            **_entry(tokenizer, token_id, said.value),
+            "top_logprobs": [_entry(tokenizer, other, value) for other, value in said.top],
+        }
+        for token_id, said in zip(piece.token_ids, piece.log_probs, strict=True)
+    ]
+    return {"content": content, "refusal": None}
+
+
+def completion_log_probs(tokenizer: Names, piece: ChoicePiece, offset: int) -> dict[str, Any]:
+    """Returns `choices[].logprobs` of a completion, whose tokens begin at the character `offset`.
+
+    The chosen token is always among the likeliest ones. Of several tokens with equal text, such as torn
+    characters, the chosen one counts, or else the likeliest.
+    """
+    tokens = [tokenizer.bytes_of(token_id).decode(errors="replace") for token_id in piece.token_ids]
+    offsets = []
+    for token in tokens:
+        offsets.append(offset)
+        offset += len(token)
+    top: list[dict[str, float]] = []
+    for token, said in zip(tokens, piece.log_probs, strict=True):
+        likeliest: dict[str, float] = {}
+        for other, value in said.top:
+            likeliest.setdefault(_text(tokenizer, other), value)
+        top.append({**likeliest, token: said.value})
+    return {
+        "tokens": tokens,
+        "token_logprobs": [said.value for said in piece.log_probs],
+        "top_logprobs": top if any(said.top for said in piece.log_probs) else None,
+        "text_offset": offsets,
+    }
+
+
+def _entry(tokenizer: Names, token_id: int, value: float) -> dict[str, Any]:
+    """Returns a token of a chat; a special one has its name, and no bytes, since it is not in the text."""
+    said = tokenizer.bytes_of(token_id)
+    return {"token": _text(tokenizer, token_id), "logprob": value, "bytes": list(said) if said else None}
+
+
+def _text(tokenizer: Names, token_id: int) -> str:
+    return tokenizer.bytes_of(token_id).decode(errors="replace") or tokenizer.name_of(token_id)
+
 
 DONE = b"data: [DONE]\n\n"
 
@@ -45,10 +111,10 @@ class Chat:
 
     def some_calls(self, found: ParsedText, first: int) -> dict[str, Any]:
         """Returns the fields of a chunk's delta for calls."""
-        told = [{"index": number, **_call(call)} for number, call in enumerate(found.calls, first)]
+        calls = [{"index": number, **_call(call)} for number, call in enumerate(found.calls, first)]
         if found.more:
-            told.insert(0, {"index": first - 1, "function": {"arguments": found.more}})
-        return {"tool_calls": told} if told else {}
+            calls.insert(0, {"index": first - 1, "function": {"arguments": found.more}})
+        return {"tool_calls": calls} if calls else {}
 
     def all_calls(self, calls: list[ParsedCall]) -> dict[str, Any]:
         """Returns the fields of a whole message for calls."""
@@ -94,11 +160,11 @@ class ResponseBuilder:
         head = orjson.dumps(self._head)[:-1]
         self._before = b"data: " + head + b',"choices":['
         self._after = b'],"usage":null}\n\n' if job.include_usage else b"]}\n\n"
-        self._readers: dict[int, AnswerReader] = {}
+        self._parsers: dict[int, OutputParser] = {}
         self._counters: dict[int, ReasoningTokens] = {}
-        if job.reading:
-            choices, counter = range(job.num_choices), job.reading.counter
-            self._readers = {choice: job.reading.reader() for choice in choices}
+        if job.parsing:
+            choices, counter = range(job.num_choices), job.parsing.counter
+            self._parsers = {choice: job.parsing.parser() for choice in choices}
             self._counters = {choice: counter() for choice in choices} if counter else {}
         self._num_calls = [0] * job.num_choices
         self._offsets = [0] * job.num_choices
@@ -123,7 +189,7 @@ class ResponseBuilder:
     def _events(self, piece: ChoicePiece) -> bytes:
         begun = b"" if self._has_begun[piece.choice] else self._beginning(piece.choice)
         self._tell_usage(piece)
-        if not (piece.finish_reason or self._readers or self._job.log_probs):
+        if not (piece.finish_reason or self._parsers or self._job.log_probs):
             return begun + self._before + self._route.plain(piece.choice, piece.text) + self._after
         first = self._num_calls[piece.choice]
         found = self._found(piece)
@@ -165,18 +231,18 @@ class ResponseBuilder:
     # Both.
 
     def _found(self, piece: ChoicePiece) -> ParsedText:
-        """Returns the parts of the piece's text: content, and what a reader finds."""
+        """Returns the parts of the piece's text: content, and what its parser finds."""
         if piece.counts:
             self._counts[piece.choice] = piece.counts
             self._speculation = piece.speculation
         if counter := self._counters.get(piece.choice):
             counter.push(piece.token_ids)
-        reader = self._readers.get(piece.choice)
-        if reader is None:
+        parser = self._parsers.get(piece.choice)
+        if parser is None:
             return ParsedText(piece.text)
-        found = reader.push(piece.text)
+        found = parser.push(piece.text)
         if piece.finish_reason:
-            found = found.followed_by(reader.flush())
+            found = found.followed_by(parser.flush())
         if not self._job.several_calls:
             found.calls = found.calls[: max(1 - self._num_calls[piece.choice], 0)]
         self._num_calls[piece.choice] += len(found.calls)
@@ -234,3 +300,47 @@ def _reasoning(found: ParsedText) -> dict[str, str]:
 
 def _call(call: ParsedCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def with_tools(body: schema.ChatRequest) -> schema.ChatRequest:
+    """Returns the same request with tools instead of functions, also in its messages."""
+    changes: dict[str, Any] = {"messages": _messages(body.messages)}
+    if body.functions:
+        choice: Any = body.function_call
+        if isinstance(choice, schema.NamedFunction):
+            choice = schema.NamedTool(type="function", function=choice)
+        changes |= {
+            "tools": [schema.ToolBody(type="function", function=function) for function in body.functions],
+            "tool_choice": choice,
+            "parallel_tool_calls": False,
+        }
+    return body.model_copy(update=changes)
+
+
+def _messages(said: list[schema.MessageBody]) -> list[schema.MessageBody]:
+    """Returns messages whose calls have ids, as templates want them; a function answers the last call."""
+    messages, last = [], ""
+    for number, message in enumerate(said):
+        changes: dict[str, Any] = {}
+        if message.function_call is not None:
+            last = f"{number:09d}"
+            changes = {"tool_calls": [schema.ToolCall(id=last, function=message.function_call)]}
+        elif message.role == "function":
+            changes = {"role": "tool", "tool_call_id": last}
+        messages.append(message.model_copy(update=changes) if changes else message)
+    return messages
+
+
+class FunctionChat(Chat):
+    """`/v1/chat/completions` for a request with functions."""
+
+    called = "function_call"
+
+    def some_calls(self, found: ParsedText, first: int) -> dict[str, Any]:
+        if found.more:
+            return {"function_call": {"arguments": found.more}}
+        return self.all_calls(found.calls) if found.calls else {}
+
+    def all_calls(self, calls: list[ParsedCall]) -> dict[str, Any]:
+        (call,) = calls
+        return {"function_call": {"name": call.name, "arguments": call.arguments}}

@@ -23,19 +23,21 @@ from trtspec.gateway.bodies import Bodies, BodyError
 from trtspec.gateway.client_bounds import SHORT_BODY
 from trtspec.gateway.openai import exchange
 from trtspec.gateway.openai import job as jobs
-from trtspec.gateway.openai.answers import Chat, Completions, ResponseBuilder
+from trtspec.gateway.openai.answers import Chat, Completions, FunctionChat, ResponseBuilder, with_tools
+from trtspec.gateway.openai.chat_template import ChatTemplate, Renderer
 from trtspec.gateway.openai.errors import ApiError, ShutError
 from trtspec.gateway.openai.exchange import Places
-from trtspec.gateway.openai.functions import FunctionChat, with_tools
 from trtspec.gateway.openai.keys import Keys
-from trtspec.gateway.openai.reading import read
-from trtspec.gateway.openai.renderer import Renderer
-from trtspec.gateway.openai.responses_answer import ItemsBuilder
-from trtspec.gateway.openai.responses_body import ResponsesBody, as_chat
+from trtspec.gateway.openai.responses import ItemsBuilder, ResponsesBody, as_chat
 from trtspec.gateway.openai.sampling_defaults import with_defaults
-from trtspec.gateway.openai.schema import ChatRequest, CompletionBody, DetokenizeBody, TokenizeBody
+from trtspec.gateway.openai.schema import (
+    ChatRequest,
+    CompletionBody,
+    DetokenizeBody,
+    TokenizeBody,
+    parse_body,
+)
 from trtspec.gateway.openai.settings import ModelCard
-from trtspec.gateway.openai.template import ChatTemplate
 from trtspec.gateway.openai.upstream import Upstream
 from trtspec.gateway.origins import EVERYBODY, Origins
 from trtspec.gateway.refusals import OF_BODIES, Refusal, Refusals
@@ -267,8 +269,8 @@ class _Routes:
         return self._texts.card.names or (self._upstream.model_name,)
 
     def _card(self, name: str) -> dict[str, Any]:
-        told = {"object": "model", "created": self._began, "owned_by": "trtspec"}
-        card = {"id": name, **told, "root": self._names[0]}
+        shared = {"object": "model", "created": self._began, "owned_by": "trtspec"}
+        card = {"id": name, **shared, "root": self._names[0]}
         longest = self._texts.card.max_model_len
         return {**card, "max_model_len": longest} if longest else card
 
@@ -290,15 +292,17 @@ class _Routes:
 
 
 async def _read(body: bytes, kind: type[Any]) -> Any:
-    return await asyncio.to_thread(read, body, kind) if len(body) > SHORT_BODY else read(body, kind)
+    return (
+        await asyncio.to_thread(parse_body, body, kind) if len(body) > SHORT_BODY else parse_body(body, kind)
+    )
 
 
 def _tokenized(tokenizer: Tokenizer, said: TokenizeBody, prompt: str, longest: int | None) -> Response:
     ids = tokenizer.encode(prompt, said.has_special_tokens)
     names = [tokenizer.name_of(token_id) for token_id in ids] if said.return_token_strs else None
-    told = {"count": len(ids), "max_model_len": longest, "tokens": ids, "token_strs": names}
+    found = {"count": len(ids), "max_model_len": longest, "tokens": ids, "token_strs": names}
     # The json of the standard library would hold up the loop's thread ten times as long.
-    return Response(orjson.dumps(told), media_type="application/json")
+    return Response(orjson.dumps(found), media_type="application/json")
 
 
 def _detokenized(tokenizer: Tokenizer, said: DetokenizeBody) -> Response:

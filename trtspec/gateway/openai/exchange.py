@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from trtspec.gateway.openai.answers import DONE
 from trtspec.gateway.openai.errors import ApiError
 from trtspec.gateway.openai.job import ModelRequest
-from trtspec.gateway.openai.pieces import ChoicePiece, of_guide, piece
+from trtspec.gateway.openai.model_output import ChoicePiece, of_guide, piece
 from trtspec.gateway.openai.upstream import Upstream
 from trtspec.serving.awaiting import interleave
 from trtspec.serving.triton.agreement import HEADER, LONGEST

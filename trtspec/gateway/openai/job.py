@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from trtspec.gateway.openai.errors import ApiError
-from trtspec.gateway.openai.parsed import is_json
-from trtspec.gateway.openai.readers import NO_PARSER, Reading, reading
+from trtspec.gateway.openai.output_parser import NO_PARSER, OutputParsing, choose_parsing
+from trtspec.gateway.openai.parsed_text import is_json
 from trtspec.gateway.openai.schema import ChatRequest, CompletionBody, NamedTool, SharedBody
-from trtspec.gateway.openai.tools import ForcedArguments, ForcedCalls, forced_schema
+from trtspec.gateway.openai.tool_parser import NamedCallArguments, RequiredCalls, calls_schema
 from trtspec.serving.completion import NO_END
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -38,7 +38,7 @@ class ModelRequest:
     log_probs: bool
     tokens_as_ids: bool = False
     """Log-probabilities name tokens by their ids."""
-    reading: Reading | None = None
+    parsing: OutputParsing | None = None
     """None where all text is content."""
     several_calls: bool = True
     guided_by: str = "response_format"
@@ -87,14 +87,14 @@ def chat(
     shared |= {"text_input": prompt, "add_special_tokens": False}
     # A grammar holds from the first token on, so the answer has no reasoning.
     own = NO_PARSER if "guided_decoding_guide_type" in shared else parser
-    how = reading(template, own, prompt, _schemas(body), tokenizer)
+    how = choose_parsing(template, own, prompt, _schemas(body), tokenizer)
     if isinstance(choice := body.tool_choice, NamedTool) or choice == "required":
         if "guided_decoding_guide_type" in shared:
             raise ApiError(400, "response_format cannot be combined with a required tool call", "tool_choice")
         name = choice.function.name if isinstance(choice, NamedTool) else None
-        schema = forced_schema(_tools(body), name, several=body.parallel_tool_calls is not False)
+        schema = calls_schema(_tools(body), name, several=body.parallel_tool_calls is not False)
         shared |= _guide("json", schema)
-        how = Reading(ForcedCalls if name is None else partial(ForcedArguments, name))
+        how = OutputParsing(RequiredCalls if name is None else partial(NamedCallArguments, name))
     if how and how.counter:
         shared["return_output_ids"] = True
     if how and how.needs_special_tokens:
@@ -188,7 +188,11 @@ def template_messages(body: ChatRequest) -> list[dict[str, Any]]:
 
 
 def _job(
-    body: SharedBody, inputs: list[dict[str, Any]], how: Reading | None = None, *, several_calls: bool = True
+    body: SharedBody,
+    inputs: list[dict[str, Any]],
+    how: OutputParsing | None = None,
+    *,
+    several_calls: bool = True,
 ) -> ModelRequest:
     n = body.n or 1
     if n > 1:
@@ -196,7 +200,7 @@ def _job(
     if n * len(inputs) == 1:
         inputs[0]["return_perf_metrics"] = True
     options = body.stream_options
-    forced = getattr(body, "tool_choice", None) not in (None, "none", "auto")
+    is_required = getattr(body, "tool_choice", None) not in (None, "none", "auto")
     fields = (name for name in _GUIDES if getattr(body, name) is not None)
     return ModelRequest(
         inputs=tuple(inputs),
@@ -205,9 +209,9 @@ def _job(
         include_usage=bool(options and options.include_usage),
         log_probs="return_log_probs" in inputs[0],
         tokens_as_ids=bool(body.return_tokens_as_token_ids),
-        reading=how,
+        parsing=how,
         several_calls=several_calls,
-        guided_by="tool_choice" if forced else next(fields, "response_format"),
+        guided_by="tool_choice" if is_required else next(fields, "response_format"),
     )
 
 

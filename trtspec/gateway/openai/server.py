@@ -16,13 +16,12 @@ import uvloop
 from trtspec.base.process_limits import allow_connections, give_back_large_blocks
 from trtspec.gateway.client_bounds import MOST_CONNECTIONS
 from trtspec.gateway.openai.app import ModelText, make_app
+from trtspec.gateway.openai.chat_template import ChatTemplate, Renderer
 from trtspec.gateway.openai.connection import Connection
 from trtspec.gateway.openai.control import follow
 from trtspec.gateway.openai.keys import Keys
-from trtspec.gateway.openai.renderer import Renderer
 from trtspec.gateway.openai.sampling_defaults import read_defaults
 from trtspec.gateway.openai.settings import ApiSettings
-from trtspec.gateway.openai.template import ChatTemplate
 from trtspec.gateway.openai.upstream import Upstream
 from trtspec.gateway.refusals import Refusal, Refusals
 from trtspec.models.tokenizer import BROKEN

@@ -10,7 +10,7 @@ import asyncio
 import re
 import threading
 import uuid
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -26,11 +26,12 @@ from aiohttp import (
     TCPConnector,
     web,
 )
+from aiohttp.http import HttpProcessingError
 from yarl import URL
 
 from trtspec.base.process_limits import allow_connections, give_back_large_blocks
-from trtspec.gateway.bodies import Bodies, BodyError
-from trtspec.gateway.client_bounds import LEFT_S, MOST_CONNECTIONS, SHORT_BODY
+from trtspec.gateway.bodies import Bodies, BodyError, leave_unread
+from trtspec.gateway.client_bounds import HEAD_S, LEFT_S, MOST_CONNECTIONS, READING_S, SHORT_BODY, UNREAD_S
 from trtspec.gateway.origins import Origins
 from trtspec.gateway.ports import LOOPBACK, Ports
 from trtspec.gateway.refusals import OF_BODIES, Refusal, Refusals, while_shut
@@ -44,11 +45,114 @@ from trtspec.gateway.triton.bodies import (
     with_field,
     without_status,
 )
-from trtspec.gateway.triton.connection import Server
 from trtspec.gateway.triton.grpc_port import GrpcPort
-from trtspec.gateway.triton.metrics_port import PATH as METRICS
-from trtspec.gateway.triton.metrics_port import MetricsPort
 from trtspec.serving.triton.agreement import HEADER, ID, LEFT, REQUEST
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class Server(web.Server):
+    """Calls `refused` for each request with a malformed head, and answers it with 400.
+
+    Bodies stay as they come: aiohttp would inflate them on the loop, and those that are refused too.
+    """
+
+    def __init__(self, handler: Handler, refused: Callable[[], None], **options: Any) -> None:
+        options = {**options, "auto_decompress": False, "lingering_time": 0}
+        super().__init__(partial(_answered, handler), handler_cancellation=True, **options)
+        self._refused, self._options = refused, options
+
+    def __call__(self) -> FrontConnection:
+        return FrontConnection(self, self._refused, loop=asyncio.get_running_loop(), **self._options)
+
+
+async def _answered(handler: Handler, request: web.BaseRequest) -> web.StreamResponse:
+    """Returns the handler's answer, which ends the connection if the body of the request was not read."""
+    assert isinstance(request.protocol, FrontConnection)
+    request.protocol.head_received()
+    response = await handler(request)
+    if not request.content.is_eof():
+        # No other request can be found on this connection.
+        response.force_close()
+    if request.method == "HEAD" and isinstance(response, web.Response) and not response.body:
+        response.headers["Content-Length"] = "0"
+    return response
+
+
+class FrontConnection(web.RequestHandler):
+    """Closes the connection of a client that sends no head in `HEAD_S`, or reads nothing in `READING_S`.
+
+    Later heads have the time limit of an idle connection. Closing it cancels the handler of the request.
+    """
+
+    __slots__ = ("_clock", "_refused")
+    _clock: asyncio.TimerHandle | None
+
+    def __init__(self, server: web.Server, refused: Callable[[], None], **options: Any) -> None:
+        super().__init__(server, **options)
+        self._refused = refused
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._clock = self._loop.call_later(HEAD_S, self._hang_up)
+
+    def head_received(self) -> None:
+        """Ends the time limit of the first head."""
+        if self._clock and not self.writing_paused:
+            self._clock.cancel()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stop()
+        self._clock = self._loop.call_later(READING_S, self._hang_up)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._stop()
+        super().connection_lost(exc)
+
+    def _stop(self) -> None:
+        if self._clock:
+            self._clock.cancel()
+            self._clock = None
+
+    def _hang_up(self) -> None:
+        if self.transport:
+            self.transport.abort()
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Sends what is left of a response. aiohttp closes the connection then, if the body was not read."""
+        response, is_left = await super().finish_response(request, resp, start_time)
+        if self.transport and not request.content.is_eof():
+            leave_unread(self.transport)
+            await asyncio.sleep(UNREAD_S)
+        return response, is_left
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Returns the response to a malformed request or a failed handler, which ends the connection."""
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        self._refused()
+        response = error(400, f"the request cannot be read: {exc.message.strip().partition(chr(10))[0]}")
+        response.force_close()
+        return response
+
+    def log_exception(self, *args: Any, **options: Any) -> None:
+        """Logs an error of the server. A body that does not match its head is an error of the client."""
+        if not isinstance(options.get("exc_info"), web.RequestPayloadError):
+            super().log_exception(*args, **options)
+
 
 _CLOSED = re.compile(r"/v2/(\w*sharedmemory|repository|logging|trace)\b|/v2/models/.*/trace/")
 _ALIVE = "/v2/health/live"
@@ -86,7 +190,7 @@ class Front:
         # In JSON this matches only a key: inside a string the quotation marks would have backslashes.
         self._named = re.compile(rf'"{REQUEST}":\s*"({re.escape(naming)}\w{{1,64}})"'.encode())
         self._refusals = Refusals("triton", model_name)
-        self._metrics = MetricsPort(self._refusals, api / METRICS[1:] if api else None)
+        self._metrics = MetricsPort(self._refusals, api / METRICS_PATH[1:] if api else None)
         self._grpc = GrpcPort(origins.host, ports.grpc, self._refusals)
         self._triton: URL | None = None
         self._state: str | None = "starting"
@@ -103,7 +207,7 @@ class Front:
 
     def open(self, ports: Ports) -> None:
         """Passes requests from now on to Triton, on these ports of the loopback."""
-        self._metrics.triton = URL(f"http://{LOOPBACK}:{ports.metrics}{METRICS}")
+        self._metrics.triton = URL(f"http://{LOOPBACK}:{ports.metrics}{METRICS_PATH}")
         self._wait(self._grpc.open(ports.grpc))
         self._triton, self._state, self._is_alive = URL(f"http://{LOOPBACK}:{ports.http}"), None, True
 
@@ -336,3 +440,69 @@ class _Full(asyncio.Protocol):
         head = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Type: application/json\r\n"
         transport.write(f"{head}Retry-After: 1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
         transport.close()
+
+
+METRICS_PATH = "/metrics"
+_LATEST = ClientTimeout(total=5)
+# The model updates the values of a histogram one by one, a hundred of them in some milliseconds.
+_AGAIN_S, _MOST_LOOKS = 0.01, 5
+_ENDS = re.compile(r'^(trtspec:\w+)_(?:count\{|bucket\{.*le="\+Inf").*\} (\S+)$', re.MULTILINE)
+_API_LATEST = ClientTimeout(total=1)
+# The session of the front does not decompress bodies.
+_PLAIN = {"Accept-Encoding": "identity"}
+
+
+class MetricsPort:
+    """Answers with the metrics of `triton`, and with 503 without it, so that Prometheus sees it is down.
+
+    `api` is the address of the refusals of OpenAI's API, None without such an API. While it does not answer,
+    these are left out.
+    """
+
+    def __init__(self, refusals: Refusals, api: URL | None) -> None:
+        self._refusals, self._api = refusals, api
+        self.triton: URL | None = None
+
+    async def answer(self, request: web.BaseRequest, session: ClientSession) -> web.Response:
+        if request.path != METRICS_PATH:
+            return web.Response(status=404, text=f"the metrics are at {METRICS_PATH}\n")
+        if request.method not in ("GET", "HEAD"):
+            return web.Response(status=405, text="the metrics are read\n", headers={"Allow": "GET, HEAD"})
+        if self.triton is None:
+            return web.Response(status=503, text="the server is not running\n")
+        try:
+            for _ in range(_MOST_LOOKS):
+                async with session.get(self.triton, timeout=_LATEST, headers=_PLAIN) as answer:
+                    text, status = await answer.text(), answer.status
+                    kind = answer.headers.get("Content-Type")
+                if is_whole(text):
+                    break
+                await asyncio.sleep(_AGAIN_S)
+        except (ClientError, asyncio.TimeoutError):
+            return web.Response(status=503, text="the server does not answer\n")
+        if status == 200:
+            text += self._refusals.text() + await self._apis(session)
+        return web.Response(status=status, text=text, headers={"Content-Type": kind or "text/plain"})
+
+    async def _apis(self, session: ClientSession) -> str:
+        """Returns the values from OpenAI's API without comments: the front's own values have them."""
+        if self._api is None:
+            return ""
+        try:
+            async with session.get(self._api, timeout=_API_LATEST, headers=_PLAIN) as answer:
+                text = await answer.text() if answer.status == 200 else ""
+        except (ClientError, asyncio.TimeoutError):
+            return ""
+        return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
+
+
+def is_whole(text: str) -> bool:
+    """Says whether no histogram is in the middle of an update.
+
+    Prometheus would derive wrong rates from a partial update: with only the small buckets updated, all later
+    values would seem to be the slowest.
+    """
+    ends: dict[str, set[str]] = {}
+    for name, value in _ENDS.findall(text):
+        ends.setdefault(name, set()).add(value)
+    return all(len(values) == 1 for values in ends.values())

@@ -12,7 +12,7 @@ from trtspec.base.progress import no_progress
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deploy import place_of, running
 from trtspec.deployment.options import for_measurement
-from trtspec.gateway.openai.template import ChatTemplate
+from trtspec.gateway.openai.chat_template import ChatTemplate
 from trtspec.gateway.ports import LOOPBACK
 
 

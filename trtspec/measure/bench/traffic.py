@@ -178,7 +178,7 @@ async def _converse(
 
 
 def _sample(prompt: Prompt, turn: int, begin: float, due: float, answer: TimedAnswer) -> RequestSample:
-    is_counted = answer.output_tokens is not None
+    is_counted = answer.num_output_tokens is not None
     return RequestSample(
         prompt.name,
         prompt.category,
@@ -187,9 +187,9 @@ def _sample(prompt: Prompt, turn: int, begin: float, due: float, answer: TimedAn
         answer.sent - begin,
         answer.ended - begin,
         tuple(time - begin for time in answer.times),
-        answer.input_tokens or 0,
-        answer.output_tokens if answer.output_tokens is not None else len(answer.times),
+        answer.num_input_tokens or 0,
+        answer.num_output_tokens if answer.num_output_tokens is not None else len(answer.times),
         is_counted,
         answer.finish_reason,
-        answer.counts,
+        answer.drafts,
     )

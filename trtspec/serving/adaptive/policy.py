@@ -13,60 +13,18 @@ from operator import truediv
 from typing import Literal
 
 from trtspec.serving.adaptive import probes
-from trtspec.serving.adaptive.acceptance import (
+from trtspec.serving.adaptive.estimates import (
     ANY_KIND,
     AcceptanceCounter,
     RecentAcceptance,
+    RoundCostModel,
     expected_tokens,
 )
-from trtspec.serving.adaptive.costs import RoundCostModel
-from trtspec.serving.adaptive.ensemble import Ensemble
 from trtspec.serving.adaptive.probes import FIRST, LoadOutlook, ProbePolicy
-from trtspec.serving.verification import VerificationCounts
+from trtspec.serving.rounds import DraftLengths, VerificationCounts, bounded
 
 Policy = Literal["adaptive", "fixed"]
 """The rule that chooses K for requests that name none."""
-
-
-def bounded(longest: int, schedule: Mapping[int, int], load: int) -> int:
-    """Returns `longest`, or the K of `schedule` if that is less: it has K from so many completions on."""
-    lengths = [length for least, length in schedule.items() if least <= load] if schedule else ()
-    return min(longest, lengths[-1]) if lengths else longest
-
-
-class Pace:
-    """Chooses the lengths of one completion's drafts: the largest in every round, so that it notes nothing.
-
-    Others choose by the times and results of the rounds. `origin` names drafts with similar acceptance and
-    times. `load` is the number of running completions. `now` is in seconds of the loop's clock. Every `begin`
-    is followed by an `end`, with the other notes of the round or burst between them. A `begin` without a
-    `choose` before it is a burst for which there was no draft.
-    """
-
-    burst = 16
-    """The number of tokens that the target decodes alone after a choice of 0."""
-
-    def __init__(self, schedule: Mapping[int, int]) -> None:
-        self._schedule = schedule
-
-    def choose(self, origin: str, longest: int, load: int, now: float) -> int:
-        """Returns K of the next round, 0 to `longest`."""
-        return bounded(longest, self._schedule, load)
-
-    def begin(self, length: int, now: float) -> None:
-        """Notes the begin of a round with a draft of `length` tokens, or of a burst with 0."""
-
-    def verified(self, origin: str, counts: VerificationCounts, load: int, now: float) -> None:
-        """Notes the result of a round."""
-
-    def received(self, num_tokens: int, now: float) -> None:
-        """Notes new tokens of a burst."""
-
-    def decoded(self, num_tokens: int, load: int) -> None:
-        """Notes that a burst is complete, with `num_tokens` in all."""
-
-    def end(self, length: int, now: float) -> None:
-        """Notes the end of the round or burst, complete or not."""
 
 
 BURST, BURST_OF_MANY = 32, 64
@@ -92,7 +50,7 @@ def size_of(load: int) -> int:
 MANY = size_of(6)
 
 
-class Origin:
+class OriginStats:
     """The statistics of the drafts of one origin, over all completions."""
 
     def __init__(self, longest: int) -> None:
@@ -156,16 +114,16 @@ class AdaptivePolicy:
     def __init__(self, longest: int, schedule: Mapping[int, int]) -> None:
         self.longest, self.schedule = longest, schedule
         self._costs: dict[int, RoundCostModel] = {}
-        self._origins: dict[str, Origin] = {}
-        self.ensemble = Ensemble()
+        self._origins: dict[str, OriginStats] = {}
+        self.batch = RunningBatch()
 
-    def pace(self, kind: int = 0) -> AdaptivePace:
-        """Returns the pace of one completion; `kind` is what `kind_of` says of its sampling."""
-        return AdaptivePace(self, kind)
+    def lengths(self, kind: int = 0) -> AdaptiveLengths:
+        """Returns the chooser of one completion's K; `kind` is what `kind_of` says of its sampling."""
+        return AdaptiveLengths(self, kind)
 
-    def origin(self, name: str) -> Origin:
+    def origin(self, name: str) -> OriginStats:
         if name not in self._origins:
-            self._origins[name] = Origin(self.longest)
+            self._origins[name] = OriginStats(self.longest)
         return self._origins[name]
 
     def costs(self, load: int) -> RoundCostModel:
@@ -176,12 +134,11 @@ class AdaptivePolicy:
         return self._costs[size]
 
 
-class AdaptivePace(Pace):
+class AdaptiveLengths(DraftLengths):
     """Chooses the lengths of one completion's drafts; `now` is in seconds of any one clock."""
 
     def __init__(self, policy: AdaptivePolicy, kind: int) -> None:
-        super().__init__(policy.schedule)
-        self._policy, self._ensemble, self._kind = policy, policy.ensemble, kind
+        self._policy, self._batch, self._kind = policy, policy.batch, kind
         self._own: dict[str, AcceptanceCounter] = {}
         self._length, self._before = 0, 0
         self._is_first, self._size = True, 0
@@ -197,16 +154,16 @@ class AdaptivePace(Pace):
         known = self._policy.origin(origin)
         self._costs = costs = self._policy.costs(load)
         self._probes = trials = known.probes(size)
-        own, most = self._acceptance(origin), bounded(self._policy.longest, self._schedule, load)
-        share, of_all = self._ensemble.share(load), known.acceptance(self._kind, load, now)
+        own, most = self._acceptance(origin), bounded(self._policy.longest, self._policy.schedule, load)
+        share, of_all = self._batch.share(load), known.acceptance(self._kind, load, now)
         tokens = partial(expected_tokens, own, of_all, most, load, share)
         seconds = costs.seconds(origin)[: most + 1]
         length = min(known.best(load, tokens, seconds) if seconds else known.first(size), most)
         costs.use(origin, length)
         # The first round is not measured, and while bursts run K cannot change for all.
-        may_begin = not self._is_first and not self._ensemble.is_led
+        may_begin = not self._is_first and not self._batch.is_led
         outlook = LoadOutlook(length, tokens, seconds, partial(costs.doubt, origin), share)
-        worked = self._ensemble.worked(now)
+        worked = self._batch.worked(now)
         probe = trials.take(load, may_begin, worked, outlook) if most else None
         usual = BURST_OF_MANY if size >= MANY else BURST
         number, length = (usual, length) if probe is None else (probes.BURST, min(probe, most))
@@ -214,7 +171,7 @@ class AdaptivePace(Pace):
             # After its prompt a completion joins the bursts of the others, which went on meanwhile.
             is_late = self._is_first and load > 1
             is_last = trials.is_waiting(worked)
-            self.burst = 1 if is_late else self._ensemble.burst(self, number, is_last=is_last)
+            self.burst = 1 if is_late else self._batch.burst(self, number, is_last=is_last)
         self._length, self._before = min(length, longest), self._length
         self._is_chosen = True
         return self._length
@@ -222,9 +179,9 @@ class AdaptivePace(Pace):
     def begin(self, length: int, now: float) -> None:
         """Notes the begin of the chosen round or burst, or of a burst without a draft."""
         self._begin, self._num_alone = now, 0
-        self._ensemble.enter(now)
+        self._batch.enter(now)
         if self._is_chosen:
-            self._ensemble.begin(length, now, is_behind=self._is_behind)
+            self._batch.begin(length, now, is_behind=self._is_behind)
 
     def verified(self, origin: str, counts: VerificationCounts, load: int, now: float) -> None:
         """Notes a round, before its `end`.
@@ -239,9 +196,9 @@ class AdaptivePace(Pace):
             # At a high load there are more verifications, so each counts less.
             of_all, keep = known.acceptance(self._kind, load, now), OVERALL_KEEP ** (1 / load)
             of_all.add(counts.num_verified, counts.num_accepted, keep, now)
-        self._ensemble.stepped(1, True, load)
-        is_alike = self._length == self._before and self._ensemble.has_had(self._length, self._begin)
-        if is_alike and self._probes and not self._ensemble.has_settled(self._begin):
+        self._batch.stepped(1, True, load)
+        is_alike = self._length == self._before and self._batch.has_had(self._length, self._begin)
+        if is_alike and self._probes and not self._batch.has_settled(self._begin):
             is_alike = not self._probes.wait(self._length)
         if self._costs and is_alike and self._size == size_of(load):
             self._costs.record(origin, self._length, now - self._begin)
@@ -249,8 +206,8 @@ class AdaptivePace(Pace):
 
     def received(self, num_tokens: int, now: float) -> None:
         """Notes tokens of a burst. Those count that came while all others were in bursts too."""
-        self._ensemble.received(self, num_tokens)
-        if self._ensemble.has_had(0, self._begin):
+        self._batch.received(self, num_tokens)
+        if self._batch.has_had(0, self._begin):
             self._last, self._num_alone = now, self._num_alone + num_tokens
         else:
             self._begin, self._num_alone = now, 0
@@ -262,15 +219,15 @@ class AdaptivePace(Pace):
             self._tried()
         if not self._is_chosen:  # After a choice of 0 it is unknown whether there were drafts.
             # The noted tokens may include an end token, which is not in the sequence.
-            self._ensemble.stepped(max(num_tokens - self._num_alone, 0), False, load)
+            self._batch.stepped(max(num_tokens - self._num_alone, 0), False, load)
         for acceptance in self._own.values():
             acceptance.fade(OWN_KEEP ** (num_tokens / 4))
 
     def end(self, length: int, now: float) -> None:
         """Notes the end of the round or burst, complete or not."""
-        self._ensemble.leave(now)
+        self._batch.leave(now)
         if self._is_chosen:
-            self._ensemble.end(self, length, now, is_behind=self._is_behind)
+            self._batch.end(self, length, now, is_behind=self._is_behind)
         self._is_first = self._is_chosen = False
 
     @property
@@ -286,3 +243,116 @@ class AdaptivePace(Pace):
         if origin not in self._own:
             self._own[origin] = AcceptanceCounter(self._policy.longest)
         return self._own[origin]
+
+
+ALIKE = 0.25
+"""The largest difference between the mean K of all and the K of a round whose time is measured."""
+BEHIND = 0.1
+"""The largest share of the completions whose drafts are behind while a probe is measured."""
+KEEP = 0.95
+"""The weight of the previous step in the share of sequences that have drafts, for a step of all."""
+
+
+class RunningBatch:
+    """Tracks the running rounds and bursts.
+
+    An engine's steps serve all completions at once, so the time of a round depends on its K only while all
+    have that K. `begin` and `end` are for rounds whose K was chosen. Times are in seconds of any one clock.
+    """
+
+    def __init__(self) -> None:
+        self._running, self._drafted = 0, 0
+        self._offered = 1.0
+        self._present, self._idle_since, self._idle_s = 0, 0.0, 0.0
+        self._common: int | None = 0
+        self._since = 0.0
+        self._behind, self._are_behind, self._settled = 0, False, 0.0
+        self._leader: object = None
+        self._left = 0
+
+    def enter(self, now: float) -> None:
+        """Notes the begin of any round or burst."""
+        if not self._present:
+            self._idle_s += now - self._idle_since
+        self._present += 1
+
+    def leave(self, now: float) -> None:
+        """Notes the end of any round or burst."""
+        self._present -= 1
+        self._idle_since = now
+
+    def worked(self, now: float) -> float:
+        """Returns the seconds in which any round or burst ran."""
+        return (now if self._present else self._idle_since) - self._idle_s
+
+    def begin(self, length: int, now: float, *, is_behind: bool) -> None:
+        """Notes the begin of a round with the chosen K `length`, or of a burst with 0.
+
+        `is_behind` says that the draft first has to compute the tokens of a burst.
+        """
+        self._count(1, length, is_behind, now)
+
+    def end(self, who: object, length: int, now: float, *, is_behind: bool) -> None:
+        """Notes the end of that round or burst of the completion `who`."""
+        self._count(-1, -length, -is_behind, now)
+        if who is self._leader:
+            self._leader, self._left = None, 0
+
+    @property
+    def mean_length(self) -> float:
+        """The mean K of all running rounds and bursts."""
+        return self._drafted / max(self._running, 1)
+
+    def share(self, load: int) -> float:
+        """Returns the share of `load` completions that have drafts in recent steps; the caller has one."""
+        return (1 + (load - 1) * self._offered) / load
+
+    def stepped(self, number: int, is_offered: bool, load: int) -> None:
+        """Notes `number` steps of one of `load` completions, and whether it had a draft to choose K for."""
+        keep = KEEP ** (number / load)
+        self._offered = self._offered * keep + is_offered * (1 - keep)
+
+    def has_had(self, length: int, since: float) -> bool:
+        """Says whether nearly all completions have had this K since then."""
+        return self._common == length and self._since <= since
+
+    def has_settled(self, since: float) -> bool:
+        """Says whether nearly all drafts have been up to date since then."""
+        return self._settled <= since and not self._are_behind
+
+    def burst(self, who: object, number: int, *, is_last: bool) -> int:
+        """Returns the length of a burst of the completion `who` that begins now, at most `number` tokens.
+
+        All bursts end together, so that K changes for all at once: rounds beside bursts are slower than
+        either alone. The completion that began first leads: its remaining tokens are those of all, since a
+        step gives one token to each. If few are left, a completion begins a burst for others to join, unless
+        these are the `is_last` bursts before another K: where completions begin all the time, bursts would
+        never end.
+        """
+        if self._left <= (0 if is_last else number / 4):
+            self._leader, self._left = who, number
+        return min(self._left, number)
+
+    @property
+    def is_led(self) -> bool:
+        """True while bursts have tokens left, so that K must not change now."""
+        return self._left > 0
+
+    def received(self, who: object, number: int) -> None:
+        """Notes new tokens of the burst of `who`."""
+        if who is self._leader:
+            self._left -= number
+
+    def _count(self, running: int, drafted: int, behind: int, now: float) -> None:
+        self._running += running
+        self._drafted += drafted
+        self._behind += behind
+        are_behind = self._behind > BEHIND * self._running
+        if self._are_behind and not are_behind:
+            self._settled = now
+        self._are_behind = are_behind
+        mean = self.mean_length
+        length = round(mean)
+        common = length if abs(mean - length) <= ALIKE else None
+        if common != self._common:
+            self._common, self._since = common, now

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.drafters.source import ENGINE, Offer
-from trtspec.serving.errors import Cancelled, EngineFailure, Overdue
+from trtspec.serving.errors import Busy, Cancelled, EngineFailure, EngineTimedOut, GuideError
 from trtspec.serving.executor import Executor, FinishReason, Limits, Request, SamplingConfig
 from trtspec.serving.stats import Stats
 from trtspec.serving.text import Text
@@ -57,24 +57,24 @@ class EngineSource:
         """
         clock = asyncio.get_running_loop().time
         now = clock()
-        until = min(deadline, now + self._timeout_s)
+        own_deadline = min(deadline, now + self._timeout_s)
         asked = draft_request(request, self.limits)
         if not (self._draws_alike or asked.sampling.is_greedy):
             asked = replace(asked, sampling=SamplingConfig())
         if (period := self._breaker.begin(now)) is None:
             return self._nothing("draft_at_rest")
         try:
-            response = await self._engine.answer(asked, until)
+            response = await self._engine.answer(asked, own_deadline)
         except Exception as failure:
-            if isinstance(failure, Overdue) and until == deadline:
+            if isinstance(failure, EngineTimedOut) and own_deadline == deadline:
                 self._breaker.left(period)
                 raise
-            if asked.guide is not None and type(failure) is EngineFailure:
+            if asked.guide is not None and type(failure) in (EngineFailure, GuideError, Busy):
                 # A guide that allows no token fails its own request; others must keep their drafts.
                 self._breaker.left(period)
                 return self._nothing("draft_ended")
             self._fail(failure, period, clock())
-            return self._nothing("draft_timed_out" if isinstance(failure, Overdue) else "draft_failed")
+            return self._nothing("draft_timed_out" if isinstance(failure, EngineTimedOut) else "draft_failed")
         except BaseException:  # The client left, or the loop ends.
             self._breaker.left(period)
             raise
@@ -167,16 +167,16 @@ class CircuitBreaker:
         self._period = 0
         self._failures = 0
         self._rest_s = FIRST_REST_S
-        self._until: float | None = None  # The end of the rest; None while the engine is in use.
+        self._rests_until: float | None = None  # The end of the rest; None while the engine is in use.
         self._is_trying = False
 
     def is_closed(self) -> bool:
         """Says whether the draft engine is in use: neither at rest nor in the attempt that follows."""
-        return self._until is None
+        return self._rests_until is None
 
     def is_resting(self, now: float) -> bool:
         """Says whether the draft engine must not be asked now."""
-        return self._until is not None and (self._is_trying or now < self._until)
+        return self._rests_until is not None and (self._is_trying or now < self._rests_until)
 
     def begin(self, now: float) -> int | None:
         """Returns the period of a request that begins now; None if the draft engine must not be asked.
@@ -185,7 +185,7 @@ class CircuitBreaker:
         """
         if self.is_resting(now):
             return None
-        if self._until is not None:
+        if self._rests_until is not None:
             self._turn(is_trying=True)
         return self._period
 
@@ -195,7 +195,7 @@ class CircuitBreaker:
             return
         self._failures = 0
         if self._is_trying:
-            self._rest_s, self._until = FIRST_REST_S, None
+            self._rest_s, self._rests_until = FIRST_REST_S, None
             self._turn()
 
     def failed(self, period: int, now: float) -> None:
@@ -206,7 +206,7 @@ class CircuitBreaker:
         if self._is_trying:
             self._rest_s = min(2 * self._rest_s, LONGEST_REST_S)
         if self._failures >= MAX_FAILURES:
-            self._until = now + self._rest_s
+            self._rests_until = now + self._rest_s
             self._turn()
 
     def left(self, period: int) -> None:

@@ -54,7 +54,7 @@ class Drafter(Protocol):
     async def propose(self, request: Request, deadline: float) -> list[int]:
         """Returns the proposal of the last offer: up to `request.max_tokens` tokens, or none.
 
-        All are tokens of the target. Raises `Overdue` when the `deadline`, on the loop's clock, passes.
+        All are tokens of the target. Raises `EngineTimedOut` at the `deadline`, on the loop's clock.
         """
 
     def end(self) -> None:

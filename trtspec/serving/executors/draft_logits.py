@@ -60,4 +60,4 @@ def most_bytes(limits: Limits) -> int:
 
 def needs_logits(request: Request, valid: Valid) -> bool:
     """Says whether a request verifies a sampled draft. Greedy verification is exact without logits."""
-    return bool(valid.draft) and not request.sampling.is_greedy
+    return bool(valid.draft_token_ids) and not request.sampling.is_greedy

@@ -28,7 +28,7 @@ class Valid:
     text: Text
     """The prompt is its first `prompt_len` tokens."""
     prompt_len: int
-    draft: list[int]
+    draft_token_ids: list[int]
     max_tokens: int
 
 

@@ -6,12 +6,14 @@ import asyncio
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from trtspec.serving.awaiting import within
-from trtspec.serving.errors import Busy, EngineLoadError, GuideError
+from trtspec.serving.completion import CompletionRequest
+from trtspec.serving.coordinator import CompletionCall, Coordinator, Deltas, Feature, Stream
+from trtspec.serving.errors import Busy, EngineLoadError, GuideError, RequestError, TimedOut
 from trtspec.serving.executor import Guide, GuideType
 from trtspec.serving.guides.bounds import check
 from trtspec.serving.guides.compiler import Grammar, GuideCompiler, is_installed
@@ -120,15 +122,15 @@ class Guides:
         if len(self._refused) > MAX_REFUSED:
             self._refused.popitem(last=False)
 
-    async def _on_thread(self, work: Callable[[], T], limit_s: float | None) -> T:
-        """Returns the result of the work. It waits at most `limit_s` for a thread, and then for the work."""
+    async def _on_thread(self, work: Callable[[], T], timeout_s: float | None) -> T:
+        """Returns the result of the work. It waits `timeout_s` for a thread at most, and then for it."""
         loop = asyncio.get_running_loop()
         begun: asyncio.Future[None] = loop.create_future()
         done: asyncio.Future[T] = loop.create_future()
         call = self._threads.submit(partial(_run, work, loop, begun, done))
         try:
-            await within(limit_s, begun)
-            return await within(limit_s, done)
+            await within(timeout_s, begun)
+            return await within(timeout_s, done)
         except asyncio.TimeoutError:
             # If it has only just begun, the guide is not to blame either.
             if self._threads.give_up(call) or begun.cancelled():
@@ -168,3 +170,44 @@ def _settle(done: asyncio.Future[T], result: Any, error: Exception | None) -> No
         done.set_result(result)
     else:
         done.set_exception(error)
+
+
+ALLOWED_GUIDES = {
+    GuideType.JSON: "left out for the type json",
+    GuideType.JSON_SCHEMA: "a JSON schema that xgrammar can read",
+    GuideType.REGEX: "a regular expression that xgrammar can read",
+    GuideType.EBNF_GRAMMAR: "a grammar in EBNF with a rule named root",
+    GuideType.STRUCTURAL_TAG: "a structural tag of xgrammar, in JSON",
+}
+
+
+class GuidedRequests(Feature):
+    """Refuses a guide that cannot be followed, before anything runs if it has `guides`."""
+
+    def __init__(self, guides: Guides | None) -> None:
+        self._guides = guides
+
+    def concerns(self, request: CompletionRequest) -> bool:
+        return request.guide is not None
+
+    async def around(self, coordinator: Coordinator, stream: Stream, call: CompletionCall) -> Deltas:
+        assert call.request.guide is not None
+        try:
+            if self._guides is not None:
+                with coordinator.present():
+                    await self._compile(self._guides, coordinator, call)
+            async with aclosing(stream(call)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        except GuideError as error:
+            allowed = ALLOWED_GUIDES[call.request.guide.guide_type]
+            raise RequestError("guide", f"refused ({error})", allowed) from None
+
+    async def _compile(self, guides: Guides, coordinator: Coordinator, call: CompletionCall) -> None:
+        state = await coordinator.begin(call)
+        assert state.guide is not None
+        left_s = max(call.deadline - asyncio.get_running_loop().time(), 0.0)
+        try:
+            await within(left_s, guides.grammar(state.guide))
+        except asyncio.TimeoutError:
+            raise TimedOut(f"at token 0 of {state.max_tokens}") from None

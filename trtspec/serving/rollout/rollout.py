@@ -4,39 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
 
 from trtspec.serving.completion import CompletionRequest, Delta, EndReason
+from trtspec.serving.coordinator import CompletionCall, Coordinator, Deltas, Feature, Stream
 from trtspec.serving.drafters.source import Drafter, DraftSource
-from trtspec.serving.errors import Overdue
+from trtspec.serving.errors import EngineFailure, EngineTimedOut, TimedOut
 from trtspec.serving.executor import Limits
-from trtspec.serving.rollout.state import RolloutReading, RolloutState, position_of
-from trtspec.serving.state import CompletionState, draft_length
+from trtspec.serving.rollout.state import SHADOW, SPECULATE, RolloutReading, RolloutState, position_of
+from trtspec.serving.rounds import draft_length
+from trtspec.serving.state import CompletionState
 from trtspec.serving.stats import ArmStats, RolloutStats, SpeculationCounts
 from trtspec.serving.text import Text, common_prefix
 
 log = logging.getLogger(__name__)
 
 
-class Rollout:
-    """Assigns requests to arms on the coordinator's loop; without a file the share `usual` has drafts."""
+class Rollout(Feature):
+    """Assigns requests to arms on the coordinator's loop; without a file the share `usual` has drafts.
 
-    def __init__(self, usual: float, stats: RolloutStats) -> None:
-        self._usual, self._stats = RolloutState(share=usual), stats
-        self._has_file = False
+    `source` makes the drafts of shadows; `assemble` sets it. A request keeps its arm, whatever the roll-out
+    becomes meanwhile.
+    """
+
+    source: DraftSource
+
+    def __init__(self, usual: float = 1.0) -> None:
+        self.stats = RolloutStats()
+        self._usual, self._has_file = RolloutState(share=usual), False
         self._enter(self._usual)
-
-    @property
-    def is_on(self) -> bool:
-        """True if requests are assigned to arms. Without a file, and with drafts for all, they are not."""
-        return self._has_file or self.state.share < 1
 
     def take(self, reading: RolloutReading) -> None:
         """Follows the file from the next request on. A malformed file changes nothing."""
         if reading.problem:
-            self._stats.is_malformed = True
+            self.stats.is_malformed = True
             log.error(
                 "the file of the roll-out %s; it stays at %s of %.4g",
                 reading.problem,
@@ -44,27 +47,92 @@ class Rollout:
                 self.state.share,
             )
             return
-        self._stats.is_malformed = False
+        self.stats.is_malformed = False
         self._has_file = reading.state is not None
         self._enter(reading.state or self._usual)
 
-    def arm(self, request: CompletionRequest, state: CompletionState) -> ArmStats | None:
-        """Returns the arm of a completion; None if its options forbid drafts in any case."""
-        if not state.num_draft_tokens:
+    @property
+    def is_on(self) -> bool:
+        """True if requests without K have arms. Without a file, and with drafts for all, they have none."""
+        return self._has_file or self.state.share < 1
+
+    def concerns(self, request: CompletionRequest) -> bool:
+        return request.num_draft_tokens is None and self.is_on
+
+    async def around(self, coordinator: Coordinator, stream: Stream, call: CompletionCall) -> Deltas:
+        with coordinator.present():
+            state = await coordinator.begin(call)
+        arm = self._arm(call, state, coordinator.limits)
+        timeline = ArmTimeline(arm, call.arrived, asyncio.get_running_loop().time) if arm else None
+        try:
+            async with aclosing(stream(call)) as deltas:
+                async for delta in deltas:
+                    if timeline:
+                        timeline.add(delta)
+                    yield delta
+        except (EngineFailure, TimedOut):
+            if arm:
+                arm.failures += 1
+            raise
+
+    def reap(self, now: float) -> None:
+        self.source.reap(now)
+
+    def _arm(self, call: CompletionCall, state: CompletionState, target: Limits) -> ArmStats | None:
+        """Returns the arm in which a completion begins; None if its options forbid drafts in any case."""
+        if not state.max_draft_len:
             return None
+        request = call.request
         position = position_of(request.tenant, request.user, state.text.packed(state.num_input_tokens))
-        arm = self._stats.arms[self.state.arm(position)]
+        arm = self.stats.arms[self.state.arm(position)]
         arm.requests += 1
+        if arm.name == SPECULATE:
+            return arm
+        if arm.name == SHADOW:
+            own = replace(state, text=Text(state.text), speculation=SpeculationCounts())
+
+            def beside(deltas: Deltas) -> Deltas:
+                drafter = self.source.drafter(own.text, request.tenant)
+                return Shadow(state, own, drafter, target, self.stats).beside(deltas, call.deadline)
+
+            call.around_rounds.append(beside)
+        call.request = replace(request, num_draft_tokens=0)
+        state.max_draft_len, state.undrafted_for = 0, ("rollout",)
         return arm
 
     def _enter(self, state: RolloutState) -> None:
         self.state = state
-        self._stats.speculation_share = state.share_of("speculate")
-        self._stats.shadow_share = state.share_of("shadow")
+        self.stats.speculation_share = state.share_of("speculate")
+        self.stats.shadow_share = state.share_of("shadow")
+
+
+class ArmTimeline:
+    """Records the time to the first tokens of a completion, and the mean time of each later token.
+
+    The arms have outputs of different lengths, so a completion has one value of each. `arrived` is the
+    arrival of its request, in seconds of `clock`.
+    """
+
+    def __init__(self, arm: ArmStats, arrived: float, clock: Callable[[], float]) -> None:
+        self._arm, self._arrived, self._clock = arm, arrived, clock
+        self._first, self._last, self._later = 0.0, 0.0, 0
+
+    def add(self, delta: Delta) -> None:
+        """Records the output of a round or burst."""
+        if count := len(delta.token_ids):
+            now = self._clock()
+            if self._first:
+                self._later += count
+            else:
+                self._arm.time_to_first_token.observe(now - self._arrived)
+                self._first = now
+            self._last = now
+        if delta.completion is not None and self._later:
+            self._arm.time_per_output_token.observe((self._last - self._first) / self._later)
 
 
 class Shadow:
-    """The rounds that a completion would have had. `state` is its state before K is set to 0.
+    """The rounds that a completion would have had: `own` is its state `real` before K was set to 0.
 
     Its drafts are scored beside plain decoding, whose output they never change. A draft token is accepted if
     the target itself chooses it at its position (rule 4 of `trtspec.serving.executor`). So the plain output
@@ -76,20 +144,21 @@ class Shadow:
     """
 
     def __init__(
-        self, state: CompletionState, source: DraftSource, tenant: str, target: Limits, stats: RolloutStats
+        self,
+        real: CompletionState,
+        own: CompletionState,
+        drafter: Drafter,
+        target: Limits,
+        stats: RolloutStats,
     ) -> None:
-        self._real, self._target, self._stats = state, target, stats
-        text = Text(state.text)
-        self._own = replace(state, text=text, speculation=SpeculationCounts())
-        self._drafter: Drafter = source.drafter(text, tenant)
-        self._needed = len(text)
+        self._real, self._own, self._drafter = real, own, drafter
+        self._target, self._stats = target, stats
+        self._needed = len(own.text)
         self._asked: asyncio.Task[None] | None = None
         self._draft: list[int] = []
         self._is_over = False
 
-    async def beside(
-        self, deltas: AsyncGenerator[Delta, None], deadline: float
-    ) -> AsyncGenerator[Delta, None]:
+    async def beside(self, deltas: Deltas, deadline: float) -> Deltas:
         """Yields the deltas as they come, and asks for drafts meanwhile."""
         try:
             self._go_on(deadline)
@@ -137,7 +206,7 @@ class Shadow:
         self._needed += 1  # Without a proposal a round gives one token.
         try:
             self._draft = await self._drafter.propose(self._own.request(length), deadline)
-        except Overdue:
+        except EngineTimedOut:
             self._is_over = True
         except Exception:
             log.exception("a draft beside plain decoding failed")

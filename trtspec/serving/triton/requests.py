@@ -125,7 +125,7 @@ _TENSOR_OF_FIELD = {
 
 
 def _timeout_s(parameter: Any, timeout_us: int) -> float | None:
-    """Returns the time limit in seconds; None for 0, which in Triton means none of its own."""
+    """Returns the timeout in seconds; None for 0, which in Triton means none of its own."""
     if parameter is not None and (not isinstance(parameter, int) or isinstance(parameter, bool)):
         raise RequestError(_TIMEOUT, _said(parameter), "a whole number of microseconds")
     limit_us = timeout_us if parameter is None else parameter

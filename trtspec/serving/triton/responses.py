@@ -103,7 +103,7 @@ def arrays(chunk: TextChunk, options: ResponseOptions) -> dict[str, npt.NDArray[
             values["total_accepted_draft_tokens"] = speculation.num_accepted_draft_tokens
             values["total_draft_tokens"] = speculation.num_draft_tokens
             values["num_spec_steps"] = speculation.num_spec_steps
-            values["acceptance_histogram"] = _histogram(speculation, chunk.completion.num_draft_tokens)
+            values["acceptance_histogram"] = _histogram(speculation, chunk.completion.max_draft_len)
     if chunk.log_probs:
         values["output_log_probs"] = [log_prob.value for log_prob in chunk.log_probs]
     if chunk.token_ids and (chunk.log_probs or options.output_ids):
@@ -119,11 +119,11 @@ def arrays(chunk: TextChunk, options: ResponseOptions) -> dict[str, npt.NDArray[
     return made
 
 
-def _histogram(counts: SpeculationCounts, num_draft_tokens: int) -> list[int]:
-    """Returns the number of verifications that accepted exactly 0, 1, … `num_draft_tokens` tokens."""
+def _histogram(counts: SpeculationCounts, max_draft_len: int) -> list[int]:
+    """Returns the number of verifications that accepted exactly 0, 1, … `max_draft_len` tokens."""
     at_least = [counts.num_spec_steps, *counts.accepted_per_position]
-    at_least += [0] * (num_draft_tokens + 2 - len(at_least))
-    return [at_least[j] - at_least[j + 1] for j in range(num_draft_tokens + 1)]
+    at_least += [0] * (max_draft_len + 2 - len(at_least))
+    return [at_least[j] - at_least[j + 1] for j in range(max_draft_len + 1)]
 
 
 _NUMPY = {Datatype.STRING: np.object_, Datatype.INT32: np.int32, Datatype.FP32: np.float32}

@@ -14,6 +14,7 @@ from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import Busy, Cancelled, EngineLoadError, RequestError, ServingError, TimedOut
 from trtspec.serving.executor import Request
+from trtspec.serving.rollout.rollout import Rollout
 from trtspec.serving.rollout.state import LOOK_S, RolloutFile, RolloutReading
 from trtspec.serving.stats import Stats
 from trtspec.serving.triton.agreement import tells_end
@@ -89,7 +90,7 @@ class CoordinatorService:
 
         def take(reading: RolloutReading | None) -> None:
             if reading:
-                self._coordinator.rollout.take(reading)
+                self._pair.rollout.take(reading)
 
         def look() -> None:
             looking = asyncio.get_running_loop().run_in_executor(None, file.look)
@@ -207,7 +208,7 @@ async def _warm_up(pair: EnginePair) -> None:
             except ServingError as error:
                 raise EngineLoadError(f"the {name} engine", f"cannot run: {error}") from error
     await (
-        replace(pair, share=1.0)
+        replace(pair, rollout=Rollout())
         .coordinator()
         .complete(CompletionRequest(prompt_token_ids=[0], max_tokens=8, end_id=NO_END))
     )

@@ -24,7 +24,6 @@ from trtspec.base.progress import Advance, Progress
 from trtspec.forecast.fit import FittedSeconds, fit
 from trtspec.forecast.roofline import BatchLoad, step
 from trtspec.pipeline.plan.speed import pair_of, unforeseeable
-from trtspec.serving.adaptive.policy import Pace
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.drafters.engine import EngineSource
@@ -33,7 +32,7 @@ from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executor import Executor, Request
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.intake import begin
-from trtspec.serving.rounds import Rounds
+from trtspec.serving.rounds import FixedLengths, Rounds
 from trtspec.serving.stats import Stats
 from trtspec.serving.text import Text
 from trtspec.serving.tokenizer import Tokenizer
@@ -211,7 +210,7 @@ class CostMeasurement:
             )
             state = begin(request, limits, self._tokenizer)
             drafter = drafting(state.text) if drafting else None
-            rounds = Rounds(state, self._target, drafter, Pace({}), self._stats)
+            rounds = Rounds(state, self._target, drafter, FixedLengths({}), self._stats)
             async with aclosing(rounds.run(math.inf)) as deltas:
                 async for _ in deltas:
                     times[index].append(clock())

@@ -12,8 +12,8 @@ from trtspec.base.errors import DatasetError
 from trtspec.base.progress import Advance
 from trtspec.measure.workloads.recorded import Recorded, append_recorded, read_recorded
 from trtspec.measure.workloads.workload import Prompt
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest, Delta, EndReason
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executor import Executor, SamplingConfig
 from trtspec.serving.tokenizer import Tokenizer
 
@@ -81,7 +81,7 @@ def record(
     advance(len(known))
 
     async def all_of_them() -> None:
-        coordinator = Coordinator(target, None, tokenizer)
+        coordinator = assemble(target, None, tokenizer)
         places = asyncio.Semaphore(target.limits.max_batch_size)
 
         async def one(job: _Job) -> None:

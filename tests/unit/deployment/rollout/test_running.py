@@ -22,8 +22,8 @@ class Server:
     """What a server would tell, with a second passing at each look; it follows its file as it is asked."""
 
     def __init__(self, build: Path) -> None:
-        self.build, self.stats, self.seconds = build, Stats(), 0.0
-        self.rollout, self.file = Rollout(1.0, self.stats.rollout), RolloutFile(build / "rollout.json")
+        self.build, self.rollout, self.seconds = build, Rollout(), 0.0
+        self.stats, self.file = Stats(rollout=self.rollout.stats), RolloutFile(build / "rollout.json")
         self.follows = True
 
     def text(self) -> str:

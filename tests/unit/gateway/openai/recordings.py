@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.unit.gateway.openai.test_tools import DEEPSEEK, DEEPSEEK_31, GLM, KIMI
-from trtspec.gateway.openai.readers import NO_PARSER
+from tests.unit.gateway.openai.test_tool_parser import DEEPSEEK, DEEPSEEK_31, GLM, KIMI
+from trtspec.gateway.openai.output_parser import NO_PARSER
 
 QWEN = "{{ '<think>' }}</think><tool_call>"
 THOUGHT = "<think>\nTwo and two.\n</think>\n\n"
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
-HARMONY = (
-    "<|channel|>analysis<|message|>Two and two.<|end|><|start|>assistant<|channel|>commentary<|message|>"
-    "I look.<|end|><|start|>assistant<|channel|>commentary to=functions.add <|constrain|>json<|message|>"
-    '{"a": 1}<|call|>'
-)
 GRANITE = "Here is my thought process:\nTwo and two.\n\nHere is my response:\nFour."
 BOTH = [("add", {"a": 1, "b": "é"}), ("now", {})]
 
@@ -45,25 +40,6 @@ RECORDINGS: list[tuple[str, str | None, str, str, Parsed]] = [
     ("my thought process", None, "", GRANITE, ("\nTwo and two.\n\n", "\nFour.", [])),
     ("", "granite", "", GRANITE.replace("Here is", "Here's"), ("\nTwo and two.\n\n", "\nFour.", [])),
     ("", "granite", "", "Here is the answer.", ("", "Here is the answer.", [])),
-    ("<|channel|>", None, "", HARMONY, ("Two and two.", "I look.", [("add", {"a": 1})])),
-    # The mark that ends an answer has no text.
-    (
-        "<|channel|>",
-        None,
-        "",
-        HARMONY.removesuffix("<|call|>"),
-        ("Two and two.", "I look.", [("add", {"a": 1})]),
-    ),
-    ("", "openai_gptoss", "", "<|channel|>final<|message|>Fo", ("", "Fo", [])),
-    ("", "openai_gptoss", "", "Four.", ("", "Four.", [])),
-    ("", "openai_gptoss", "", HARMONY[:60], ("Two and two.", "", [])),
-    (
-        "",
-        "openai_gptoss",
-        "",
-        '<|start|>assistant to=functions.add<|channel|>commentary json<|message|>{"a"<|call|>',
-        ("", '{"a"', []),
-    ),
     (KIMI, None, "", KIMI, ("", "I look.\n", BOTH)),
     (GLM, None, "", GLM, ("", "I look.\n", BOTH)),
 ]

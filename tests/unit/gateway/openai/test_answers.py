@@ -9,10 +9,19 @@ import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from trtspec.gateway.openai.answers import DONE, Chat, Completions, ResponseBuilder
+from trtspec.gateway.openai.answers import (
+    DONE,
+    Chat,
+    Completions,
+    ResponseBuilder,
+    TokenIds,
+    chat_log_probs,
+    completion_log_probs,
+)
 from trtspec.gateway.openai.job import ModelRequest, chat, completion
-from trtspec.gateway.openai.pieces import ChoicePiece, TokenCounts
+from trtspec.gateway.openai.model_output import ChoicePiece, TokenCounts
 from trtspec.gateway.openai.schema import ChatRequest, CompletionBody
+from trtspec.serving.executor import LogProb
 
 SAID = [*"<think>Two.</think>", '<tool_call>{"name": "f", "arguments": {}}</tool_call>', "Four."]
 TOOL = {"type": "function", "function": {"name": "f"}}
@@ -79,4 +88,26 @@ def test_chunks_are_the_same_as_the_whole() -> None:
 
 def test_a_grammar_leaves_no_reasoning() -> None:
     body = {"response_format": {"type": "json_object"}, "tools": []}
-    assert asked(**body).reading is None
+    assert asked(**body).parsing is None
+
+
+PIECE = ChoicePiece(
+    0, "ab", None, (7, 8), (LogProb(-0.5, ((7, -0.5), (1, -1.0))), LogProb(-2.0, ((9, -0.25),)))
+)
+
+
+def test_a_completion_names_tokens_by_their_ids() -> None:
+    told = completion_log_probs(TokenIds(), PIECE, 0)
+    assert told["tokens"] == ["token_id:7", "token_id:8"]
+    assert told["top_logprobs"] == [
+        {"token_id:7": -0.5, "token_id:1": -1.0},
+        {"token_id:9": -0.25, "token_id:8": -2.0},
+    ]
+
+
+def test_a_chat_names_tokens_by_their_ids() -> None:
+    first, second = chat_log_probs(TokenIds(), PIECE)["content"]
+    assert [entry["token"] for entry in (first, *first["top_logprobs"])] == ["token_id:7"] * 2 + [
+        "token_id:1"
+    ]
+    assert bytes(second["bytes"]) == b"token_id:8"

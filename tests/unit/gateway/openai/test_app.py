@@ -14,9 +14,8 @@ from starlette.types import ASGIApp
 
 from trtspec.gateway.openai import app as routes
 from trtspec.gateway.openai.app import ModelText, make_app
+from trtspec.gateway.openai.chat_template import ChatTemplate, Renderer
 from trtspec.gateway.openai.keys import Keys
-from trtspec.gateway.openai.renderer import Renderer
-from trtspec.gateway.openai.template import ChatTemplate
 from trtspec.gateway.openai.upstream import Upstream
 from trtspec.gateway.refusals import Refusals
 from trtspec.serving.tokenizer import Detokenizer, Tokenizer

@@ -14,10 +14,9 @@ import uvloop
 from pydantic import BaseModel
 
 from trtspec.gateway.openai.app import ModelText, make_app
+from trtspec.gateway.openai.chat_template import ChatTemplate, Renderer
 from trtspec.gateway.openai.keys import Keys
-from trtspec.gateway.openai.pieces import failure
-from trtspec.gateway.openai.renderer import Renderer
-from trtspec.gateway.openai.template import ChatTemplate
+from trtspec.gateway.openai.model_output import failure
 from trtspec.gateway.openai.upstream import Upstream
 from trtspec.gateway.refusals import Refusals
 from trtspec.serving.tokenizer import Tokenizer

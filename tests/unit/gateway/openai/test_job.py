@@ -130,17 +130,17 @@ def test_a_tool_that_must_be_called_is_a_guide() -> None:
     job = of_chat(tools=[tool], tool_choice="required", parallel_tool_calls=False)
     assert json.loads(job.inputs[0]["guided_decoding_guide"])["maxItems"] == 1
     assert "guided_decoding_guide" not in of_chat(tools=[tool]).inputs[0]
-    assert of_chat(tools=[tool]).reading
-    assert of_chat(tools=[tool], tool_choice="none").reading is None
+    assert of_chat(tools=[tool]).parsing
+    assert of_chat(tools=[tool], tool_choice="none").parsing is None
 
 
 @pytest.mark.parametrize(("name", "number"), [("f", 1), ("Alice", 0)])
 def test_calls_are_of_the_functions_of_a_request(name: str, number: int) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     asked = {"model": "m", "messages": [{"role": "user", "content": "a"}], "tools": tools}
-    make = chat(ChatRequest.model_validate(asked), "prompt", "tools", "somebody", None).reading
+    make = chat(ChatRequest.model_validate(asked), "prompt", "tools", "somebody", None).parsing
     assert make
-    calls = make.reader()
+    calls = make.parser()
     calls.push(json.dumps({"name": name}))
     assert len(calls.flush().calls) == number
 

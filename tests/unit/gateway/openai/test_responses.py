@@ -11,10 +11,9 @@ from pydantic import TypeAdapter
 
 from trtspec.gateway.openai.errors import ApiError
 from trtspec.gateway.openai.job import chat, template_messages
-from trtspec.gateway.openai.pieces import ChoicePiece, TokenCounts
-from trtspec.gateway.openai.reading import read
-from trtspec.gateway.openai.responses_answer import ItemsBuilder
-from trtspec.gateway.openai.responses_body import ResponsesBody, as_chat
+from trtspec.gateway.openai.model_output import ChoicePiece, TokenCounts
+from trtspec.gateway.openai.responses import ItemsBuilder, ResponsesBody, as_chat
+from trtspec.gateway.openai.schema import parse_body
 
 EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
@@ -23,7 +22,9 @@ SAID = [*"<think>Two.</think>", "\n\n", "Fo", "ur.", CALL, "\n", CALL]
 
 
 def builder(**values: Any) -> ItemsBuilder:
-    said = read(json.dumps({"model": "m", "input": "a", "tools": [TOOL], **values}).encode(), ResponsesBody)
+    said = parse_body(
+        json.dumps({"model": "m", "input": "a", "tools": [TOOL], **values}).encode(), ResponsesBody
+    )
     job = chat(as_chat(said), "prompt", "<think></think><tool_call> tools", "", None)
     return ItemsBuilder(said, job, "name")
 
@@ -104,7 +105,7 @@ def test_items_that_come_back_are_messages_for_the_template() -> None:
     output = json.loads(builder().whole(pieces(SAID)))["output"]
     result = {"type": "function_call_output", "call_id": output[2]["call_id"], "output": "7"}
     said = [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}, *output, result]
-    body = read(
+    body = parse_body(
         json.dumps({"model": "m", "input": said, "instructions": "Be short."}).encode(), ResponsesBody
     )
     system, user, assistant, tool = template_messages(as_chat(body))
@@ -118,7 +119,7 @@ def test_texts_of_one_item_stay_apart_for_the_template() -> None:
     """They are joined where those of a chat are, and not run together before."""
     two = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
     said = [{"role": "user", "content": two}, {"type": "function_call_output", "call_id": "c", "output": two}]
-    body = read(json.dumps({"model": "m", "input": said}).encode(), ResponsesBody)
+    body = parse_body(json.dumps({"model": "m", "input": said}).encode(), ResponsesBody)
     user, tool = template_messages(as_chat(body))
     assert user["content"] == tool["content"] == [{"type": "text", "text": text} for text in ("a", "b")]
 
@@ -138,7 +139,7 @@ def test_texts_of_one_item_stay_apart_for_the_template() -> None:
 def test_what_cannot_be_had_is_told(change: dict[str, Any], field: str | None) -> None:
     body = {"model": "m", "input": "a", "tools": [TOOL], **change}
     with pytest.raises(ApiError) as caught:
-        as_chat(read(json.dumps(body).encode(), ResponsesBody))
+        as_chat(parse_body(json.dumps(body).encode(), ResponsesBody))
     assert caught.value.status == 400
     if field:
         assert caught.value.param == field

@@ -24,8 +24,7 @@ from tests.ports import free_ports
 from tests.unit.deployment.test_figures import exported
 from trtspec.gateway.origins import Origins
 from trtspec.gateway.ports import Ports
-from trtspec.gateway.triton import connection
-from trtspec.gateway.triton.front import Front
+from trtspec.gateway.triton.front import Front, FrontConnection
 from trtspec.serving.stats import Stats
 
 HOST = "127.0.0.1"
@@ -72,7 +71,7 @@ def test_a_client_that_leaves_within_its_body_is_no_error_of_ours(
 
 @pytest.mark.parametrize("said", [b"", b"GET /v2/health/live HTTP/1.1\r\nHost: "])
 def test_who_asks_nothing_is_not_waited_for(port: int, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "HEAD_S", 0.2)
+    monkeypatch.setattr("trtspec.gateway.triton.front.HEAD_S", 0.2)
     with socket.create_connection((HOST, port), timeout=10) as line:
         line.sendall(said)
         with suppress(ConnectionResetError):
@@ -81,13 +80,13 @@ def test_who_asks_nothing_is_not_waited_for(port: int, said: bytes, monkeypatch:
 
 def test_who_has_asked_may_stay(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     clocks: list[asyncio.TimerHandle | None] = []
-    asked = connection.FrontConnection.head_received
+    asked = FrontConnection.head_received
 
-    def seen(line: connection.FrontConnection) -> None:
+    def seen(line: FrontConnection) -> None:
         asked(line)
         clocks.append(line._clock)
 
-    monkeypatch.setattr(connection.FrontConnection, "head_received", seen)
+    monkeypatch.setattr(FrontConnection, "head_received", seen)
     with socket.create_connection((HOST, port), timeout=10) as line:
         for _ in range(2):
             line.sendall(b"GET /v2/logging HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -100,7 +99,7 @@ def test_who_has_asked_may_stay(port: int, monkeypatch: pytest.MonkeyPatch) -> N
 def test_who_does_not_read_its_answer_is_not_waited_for(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "READING_S", 0.3)
+    monkeypatch.setattr("trtspec.gateway.triton.front.READING_S", 0.3)
     has_left = threading.Event()
 
     class Triton(BaseHTTPRequestHandler):

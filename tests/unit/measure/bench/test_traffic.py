@@ -55,7 +55,7 @@ class Scripted:
                     answer.times.append(self._clock.now)
         finally:
             self.running -= 1
-        answer.ended, answer.output_tokens, answer.finish_reason = self._clock.now, 10, "length"
+        answer.ended, answer.num_output_tokens, answer.finish_reason = self._clock.now, 10, "length"
         return answer
 
     async def close(self) -> None: ...

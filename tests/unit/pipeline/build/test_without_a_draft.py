@@ -27,7 +27,7 @@ from tests.fakes.gpu_machine import H200, GpuMachine
 from trtspec.recipe.releases import release_of
 from trtspec.serving.completion import NO_END, Completion, CompletionRequest
 from trtspec.serving.executor import Executor
-from trtspec.serving.executors.tensorrt_llm.pair import EngineLocation, load_engines
+from trtspec.serving.executors.tensorrt_llm.trtllm_executor import EngineLocation, load_engines
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.triton.engines import load
 

@@ -19,7 +19,7 @@ from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.repository.spec import AdmissionParameters, RepositorySpec, TensorRtLlm, place
 from trtspec.pipeline.repository.writer import config_text, write_repository
 from trtspec.pipeline.steps.write_repository import repository_spec
-from trtspec.serving.triton.parameters import Parameters
+from trtspec.serving.triton.engines import Parameters
 
 ROOT = Path(__file__).parents[4]
 CHECKED_IN = ROOT / "model_repository" / "speculative_llm"

@@ -2,8 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from trtspec.serving.adaptive.acceptance import AcceptanceCounter, expected_tokens, kind_of
-from trtspec.serving.adaptive.costs import NEVER, WINDOW, RoundCostModel
+from trtspec.serving.adaptive.estimates import (
+    NEVER,
+    WINDOW,
+    AcceptanceCounter,
+    RoundCostModel,
+    expected_tokens,
+    kind_of,
+)
 from trtspec.serving.executor import SamplingConfig
 
 

@@ -12,8 +12,8 @@ from tests.fakes.simulated_device import VOCAB_SIZE, Cost, Device, SimulatedEngi
 from tests.fakes.virtual_time import run_virtually
 from tests.perf.coordinator import byte_tokenizer
 from trtspec.serving.adaptive.policy import Policy
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.executor import Request
 
@@ -65,7 +65,7 @@ class Clients:
         verifier.agreement = agreement
         policy: Policy = "adaptive" if length is None else "fixed"
         drafting = None if draft else LOOKUP
-        self._coordinator = Coordinator(verifier, drafter, byte_tokenizer(), policy=policy, drafting=drafting)
+        self._coordinator = assemble(verifier, drafter, byte_tokenizer(), policy=policy, drafting=drafting)
         self._length, self._quoting, self._places, self.tokens = length, quoting, places, 0
 
     async def run(self, disturbed_s: float = 0.0, later_s: float = 0.0, seconds: float = PHASE_S) -> float:

@@ -8,12 +8,11 @@ from functools import partial
 
 import pytest
 
-from trtspec.serving.adaptive.acceptance import kind_of
-from trtspec.serving.adaptive.costs import WINDOW, RoundCostModel
-from trtspec.serving.adaptive.policy import STAYS, AdaptivePolicy, Origin, size_of
+from trtspec.serving.adaptive.estimates import WINDOW, RoundCostModel, kind_of
+from trtspec.serving.adaptive.policy import BURST, STAYS, AdaptivePolicy, OriginStats, RunningBatch, size_of
 from trtspec.serving.adaptive.probes import LoadOutlook
 from trtspec.serving.executor import SamplingConfig
-from trtspec.serving.verification import VerificationCounts
+from trtspec.serving.rounds import VerificationCounts
 
 LONGEST, TOKENS, PREFILL_S, NOISE = 8, 128, 0.02, 0.1
 BAR, CROWDED_BAR = 0.97, 0.93
@@ -74,24 +73,24 @@ def adaptive(
     """Tokens per second of work during so long of one completion after the other, without their prefill."""
     tokens, work, until = 0, 0.0, now + seconds
     while now < until:
-        pace, done, is_first = policy.pace(kind), 0, True
+        chooser, done, is_first = policy.lengths(kind), 0, True
         while done < TOKENS:
             longest = min(LONGEST, TOKENS - done - 1)
-            length = pace.choose("engine", longest, 1, now) if longest else 0
-            pace.begin(length, now)
+            length = chooser.choose("engine", longest, 1, now) if longest else 0
+            chooser.begin(length, now)
             if length:
                 accepted = next((i for i in range(length) if dice.random() >= acceptance), length)
                 new, needed = accepted + 1, pair.round_s(length) * dice.uniform(1 - NOISE, 1 + NOISE)
             else:
-                new = min(pace.burst, TOKENS - done)
+                new = min(chooser.burst, TOKENS - done)
                 needed = pair.trip_s + new * pair.token_s * dice.uniform(1 - NOISE / 4, 1 + NOISE / 4)
             now, work = now + machine.seconds(needed + PREFILL_S * is_first), work + needed
             if length:
-                pace.verified("engine", VerificationCounts(length, accepted), 1, now)
+                chooser.verified("engine", VerificationCounts(length, accepted), 1, now)
             else:
-                pace.received(new, now)
-                pace.decoded(new, 1)
-            pace.end(length, now)
+                chooser.received(new, now)
+                chooser.decoded(new, 1)
+            chooser.end(length, now)
             done, is_first = done + new, False
         tokens += done
     return tokens / work
@@ -188,14 +187,16 @@ def test_texts_by_turns_greedy_and_hot_have_the_length_of_their_kind() -> None:
 def test_a_text_may_differ_from_the_others() -> None:
     """The own acceptance outweighs that of all after some rounds: right texts among wrong ones get drafts."""
     policy = AdaptivePolicy(LONGEST, {})
-    right, wrong = policy.pace(), policy.pace()
+    right, wrong = policy.lengths(), policy.lengths()
     try_all(policy.costs(2))
-    for pace, accepted in (right, 4), (wrong, 0):
-        pace.begin(4, 0.992)
+    for chooser, accepted in (right, 4), (wrong, 0):
+        chooser.begin(4, 0.992)
         for _ in range(20):
-            pace.verified("engine", VerificationCounts(4, accepted), 2, 1.0)
-        pace.end(4, 1.0)
-    lengths = [[pace.choose("engine", LONGEST, 2, 1.0) for _ in range(60)][-1] for pace in (right, wrong)]
+            chooser.verified("engine", VerificationCounts(4, accepted), 2, 1.0)
+        chooser.end(4, 1.0)
+    lengths = [
+        [chooser.choose("engine", LONGEST, 2, 1.0) for _ in range(60)][-1] for chooser in (right, wrong)
+    ]
     assert lengths[0] >= 4
     assert lengths[1] == 0
 
@@ -204,39 +205,39 @@ def test_a_text_may_differ_from_the_others() -> None:
 def test_it_never_asks_for_more_than_there_is_room_for(schedule: dict[int, int]) -> None:
     """Loads of 3 to 5, and of 6 to 11, are one size for the estimates, and not for the schedule."""
     policy, dice = AdaptivePolicy(LONGEST, schedule), random.Random(2)
-    pace, now = policy.pace(), 0.0
+    chooser, now = policy.lengths(), 0.0
     for _ in range(8000):
         longest, load = dice.randint(1, LONGEST), dice.choice((1, 2, 3, 4, 5, 8, 9, 64))
-        length = pace.choose("engine", longest, load, now)
+        length = chooser.choose("engine", longest, load, now)
         assert 0 <= length <= longest
         assert length <= [LONGEST, *(most for least, most in schedule.items() if least <= load)][-1]
-        pace.begin(length, now)
+        chooser.begin(length, now)
         now += dice.random() / 50
         if length:
             verified = dice.randint(0, length)
             counts = VerificationCounts(verified, dice.randint(0, verified))
-            pace.verified("engine", counts, load, now)
+            chooser.verified("engine", counts, load, now)
         else:
-            pace.received(pace.burst, now)
-            pace.decoded(pace.burst, load)
-        pace.end(length, now)
-    assert policy.ensemble.mean_length == 0
+            chooser.received(chooser.burst, now)
+            chooser.decoded(chooser.burst, load)
+        chooser.end(length, now)
+    assert policy.batch.mean_length == 0
 
 
 def test_tokens_beside_drafts_of_others_say_nothing_of_the_target_alone() -> None:
     """Of a burst those count that came while all were alone."""
     policy = AdaptivePolicy(LONGEST, {})
     costs = policy.costs(2)
-    alone, drafting = policy.pace(), policy.pace()
-    for pace in (alone, drafting):  # The first of a text tells nothing.
-        pace.choose("engine", LONGEST, 2, 0.0)
-        pace.begin(0, 0.0)
-        pace.received(1, 1.0)
-        pace.decoded(1, 2)
-        pace.end(0, 1.0)
+    alone, drafting = policy.lengths(), policy.lengths()
+    for chooser in (alone, drafting):  # The first of a text tells nothing.
+        chooser.choose("engine", LONGEST, 2, 0.0)
+        chooser.begin(0, 0.0)
+        chooser.received(1, 1.0)
+        chooser.decoded(1, 2)
+        chooser.end(0, 1.0)
     assert costs.doubt("engine") == RoundCostModel(LONGEST, 2).doubt("engine")
-    for pace in (alone, drafting):
-        pace.choose("engine", LONGEST, 2, 2.0)
+    for chooser in (alone, drafting):
+        chooser.choose("engine", LONGEST, 2, 2.0)
     costs.use("engine", 0)
     drafting.begin(8, 2.0)
     alone.begin(0, 2.0)
@@ -256,7 +257,7 @@ def test_tokens_beside_drafts_of_others_say_nothing_of_the_target_alone() -> Non
 def test_texts_without_a_draft_do_not_hide_what_rounds_take() -> None:
     """Drafts in vain beside a text that has none are given up, which takes knowing what they cost."""
     policy = AdaptivePolicy(LONGEST, {})
-    drafting, silent, now = policy.pace(), policy.pace(), 0.0
+    drafting, silent, now = policy.lengths(), policy.lengths(), 0.0
     tokens_alone, rounds = 0, 0
     for _ in range(500):
         length = drafting.choose("lookup", LONGEST, 2, now)
@@ -285,38 +286,38 @@ def test_texts_without_a_draft_do_not_hide_what_rounds_take() -> None:
 def test_drafts_that_are_shorter_than_what_was_chosen_are_learned_too(offered: int, load: int) -> None:
     """None of them is ever right, and a round takes three times a token."""
     policy, now, rounds, tokens = AdaptivePolicy(LONGEST, {}), 1.0, 0, 0
-    paces = [policy.pace() for _ in range(load)]
+    choosers = [policy.lengths() for _ in range(load)]
     for _ in range(6000 // load):
-        lengths = [pace.choose("lookup", offered, load, now) for pace in paces]
-        for pace, length in zip(paces, lengths, strict=True):
-            pace.begin(length, now)
-        alone = [pace for pace, length in zip(paces, lengths, strict=True) if not length]
+        lengths = [chooser.choose("lookup", offered, load, now) for chooser in choosers]
+        for chooser, length in zip(choosers, lengths, strict=True):
+            chooser.begin(length, now)
+        alone = [chooser for chooser, length in zip(choosers, lengths, strict=True) if not length]
         now += 0.03 if len(alone) < load else 0.0
-        for _ in range(min((pace.burst for pace in alone), default=0)):
+        for _ in range(min((chooser.burst for chooser in alone), default=0)):
             now += 0.01
-            for pace in alone:
-                pace.received(1, now)
-        for pace, length in zip(paces, lengths, strict=True):
+            for chooser in alone:
+                chooser.received(1, now)
+        for chooser, length in zip(choosers, lengths, strict=True):
             if length:
-                pace.verified("lookup", VerificationCounts(length, 0), load, now)
+                chooser.verified("lookup", VerificationCounts(length, 0), load, now)
             else:
-                pace.decoded(pace.burst, load)
-            pace.end(length, now)
-        rounds, tokens = rounds + load - len(alone), tokens + sum(pace.burst for pace in alone)
+                chooser.decoded(chooser.burst, load)
+            chooser.end(length, now)
+        rounds, tokens = rounds + load - len(alone), tokens + sum(chooser.burst for chooser in alone)
     assert rounds < 0.1 * tokens
 
 
 def test_an_end_token_that_is_none_of_the_text_is_no_step_back() -> None:
     policy, now = AdaptivePolicy(LONGEST, {}), 1.0
     for _ in range(200):
-        pace = policy.pace()
-        pace.begin(0, now)
+        chooser = policy.lengths()
+        chooser.begin(0, now)
         for _ in range(11):
             now += 0.01
-            pace.received(1, now)
-        pace.decoded(10, 1)
-        pace.end(0, now)
-    assert policy.ensemble.share(8) <= 1
+            chooser.received(1, now)
+        chooser.decoded(10, 1)
+        chooser.end(0, now)
+    assert policy.batch.share(8) <= 1
 
 
 def test_a_probe_that_waited_for_drafts_has_lost_nothing_by_that() -> None:
@@ -337,15 +338,15 @@ def test_behind_its_prompt_a_completion_joins_the_bursts_of_the_others() -> None
     for _ in range(2 * WINDOW):
         costs.record_alone(0.010)
         costs.record("engine", 4, 1.0)
-    pace = policy.pace()
-    assert pace.choose("engine", LONGEST, 2, 0.0) == 0
-    assert pace.burst == 1
+    chooser = policy.lengths()
+    assert chooser.choose("engine", LONGEST, 2, 0.0) == 0
+    assert chooser.burst == 1
 
 
 @pytest.mark.parametrize(("load", "rounds"), [(1, STAYS), (64, 64)])
 def test_a_length_stays_until_all_have_had_it(load: int, rounds: int) -> None:
     """However much what is expected of it changes meanwhile."""
-    origin = Origin(LONGEST)
+    origin = OriginStats(LONGEST)
     seconds = [1.0] * (LONGEST + 1)
     for best in (5, 2):
         for promising in (best, *[7, 1] * rounds)[:rounds]:
@@ -363,26 +364,26 @@ def test_a_server_that_is_short_of_one_completion_is_as_busy_as_a_full_one() -> 
 
 def test_a_round_in_which_the_load_changed_tells_nothing() -> None:
     policy = AdaptivePolicy(LONGEST, {})
-    pace = policy.pace()
+    chooser = policy.lengths()
     for load in (1, 64):
-        pace.choose("engine", LONGEST, 1, 0.0)
-        pace.begin(4, 0.0)
-        pace.verified("engine", VerificationCounts(4, 2), load, 0.002)
-        pace.end(4, 0.002)
+        chooser.choose("engine", LONGEST, 1, 0.0)
+        chooser.begin(4, 0.0)
+        chooser.verified("engine", VerificationCounts(4, 2), load, 0.002)
+        chooser.end(4, 0.002)
     assert policy.costs(64).doubt("engine") == RoundCostModel(LONGEST, 64).doubt("engine")
 
 
 def test_where_no_draft_pays_another_load_begins_without_one() -> None:
     policy = AdaptivePolicy(LONGEST, {})
     costs = policy.costs(1)
-    assert policy.pace().choose("engine", LONGEST, 64, 0.0) > 0
+    assert policy.lengths().choose("engine", LONGEST, 64, 0.0) > 0
     costs.use("engine", 4)
     for _ in range(8):
         for _ in range(2 * WINDOW):
             costs.record("engine", 4, 0.100)
         costs.record_alone(0.001)
-    assert policy.pace().choose("engine", LONGEST, 1, 0.0) == 0
-    assert policy.pace().choose("engine", LONGEST, 64, 0.0) == 0
+    assert policy.lengths().choose("engine", LONGEST, 1, 0.0) == 0
+    assert policy.lengths().choose("engine", LONGEST, 64, 0.0) == 0
 
 
 def try_all(costs: RoundCostModel) -> None:
@@ -397,3 +398,50 @@ def try_all(costs: RoundCostModel) -> None:
             costs.record_alone(0.004)
     for _ in range(2 * WINDOW):
         costs.record("engine", 4, 0.008)
+
+
+def test_the_share_of_texts_with_a_draft_is_that_of_their_steps() -> None:
+    batch = RunningBatch()
+    assert batch.share(16) == 1
+    for _ in range(1000):
+        batch.stepped(1, True, 16)
+        batch.stepped(3, False, 16)
+    assert batch.share(16) == pytest.approx((1 + 15 * 0.25) / 16, abs=0.02)
+    assert batch.share(1) == 1
+
+
+def test_bursts_of_all_end_together() -> None:
+    """So that K changes for all at the same token, and rounds are seldom beside bursts."""
+    batch = RunningBatch()
+    leader, second, third, late = object(), object(), object(), object()
+    assert not batch.is_led
+    assert batch.burst(leader, BURST, is_last=False) == BURST
+    for _ in range(8):
+        batch.received(leader, 1)
+    assert batch.burst(second, BURST, is_last=False) == BURST - 8
+    batch.received(second, 1)  # Whoever follows is as far as the leader.
+    assert batch.burst(third, BURST, is_last=False) == BURST - 8
+    batch.received(leader, 20)
+    # So few are not worth a request, unless another K is to be tried when they end.
+    assert batch.burst(late, BURST, is_last=True) == BURST - 28
+    assert batch.burst(late, BURST, is_last=False) == BURST
+    batch.end(leader, 0, 1.0, is_behind=False)
+    assert batch.is_led
+    batch.end(late, 0, 1.0, is_behind=False)
+    assert not batch.is_led
+
+
+def test_a_probe_waits_for_drafts_that_read_what_the_target_said_alone() -> None:
+    batch = RunningBatch()
+    completions = [object() for _ in range(10)]
+    for _ in completions:
+        batch.begin(2, 1.0, is_behind=True)
+    for who in completions[:8]:
+        batch.end(who, 2, 2.0, is_behind=True)
+        batch.begin(2, 2.0, is_behind=False)
+    assert batch.has_had(2, 2.0)
+    assert not batch.has_settled(2.0)
+    batch.end(completions[8], 2, 3.0, is_behind=True)
+    batch.begin(2, 3.0, is_behind=False)
+    assert not batch.has_settled(2.0)
+    assert batch.has_settled(3.0)

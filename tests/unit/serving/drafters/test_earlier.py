@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.fakes.languages import TARGET, Run
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.lookup import EarlierAnswers, LookupDrafter, LookupSource
 from trtspec.serving.drafters.source import Drafting, Offer
 from trtspec.serving.executor import Request
@@ -129,7 +129,7 @@ def test_a_question_that_is_asked_again_is_answered_in_fewer_rounds(run: Run, to
 
     async def main() -> None:
         target = ScriptedExecutor(TARGET, next_token)
-        coordinator = Coordinator(target, None, tokenizer, drafting=Drafting("ngram", options))
+        coordinator = assemble(target, None, tokenizer, drafting=Drafting("ngram", options))
         accepted = []
         for tenant in ("one", "one", "two", ""):
             asked = CompletionRequest(prompt_token_ids=[5, 17], max_tokens=60, end_id=NO_END, tenant=tenant)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.fakes.languages import TARGET, Run
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
 from tests.fakes.suffix import SUFFIX
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Offer
 from trtspec.serving.drafters.suffix import MOST_KEPT, MOST_READ, KeptAnswers, SuffixRules, SuffixSource
 from trtspec.serving.executor import Request
@@ -158,7 +158,7 @@ def test_the_text_is_the_targets(run: Run, tokenizer: Tokenizer, tenant: str) ->
     target = ScriptedExecutor(TARGET, lambda sequence: language(sequence[-2:]))
 
     async def main() -> None:
-        coordinator = Coordinator(target, None, tokenizer, drafting=SUFFIX)
+        coordinator = assemble(target, None, tokenizer, drafting=SUFFIX)
         for prompt in ([1, 2, 3], [1, 2, 3], [4, 1, 2]):
             wanted = CompletionRequest(
                 prompt_token_ids=prompt, max_tokens=60, end_id=NO_END, num_draft_tokens=6, tenant=tenant

@@ -15,10 +15,14 @@ from tests.fakes.languages import TARGET, by_prompt, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor
 from tests.fakes.suffix import SUFFIX
 from tests.fakes.virtual_time import run_virtually
+from trtspec.serving.admission import ServingBounds
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest, Delta
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
+from trtspec.serving.errors import TimedOut
 from trtspec.serving.executor import SamplingConfig
+from trtspec.serving.rollout.rollout import Rollout
 from trtspec.serving.rollout.state import RolloutReading, RolloutState
 from trtspec.serving.stats import SpeculationCounts, Stats
 from trtspec.serving.tokenizer import Tokenizer
@@ -44,8 +48,9 @@ def served(
     async def main() -> tuple[Coordinator, list[Delta]]:
         target = ScriptedExecutor(TARGET, by_prompt(languages), STEP_S)
         draft = None if method is METHODS[1] else drafting_for(target, agreement, delay=draft_s)
-        coordinator = Coordinator(target, draft, tokenizer, num_draft_tokens=5, drafting=method)
-        coordinator.rollout.take(reading)
+        rollout = Rollout()
+        coordinator = assemble(target, draft, tokenizer, num_draft_tokens=5, drafting=method, rollout=rollout)
+        rollout.take(reading)
         deltas = [await coordinator.complete(request) for request in requests]
         await asyncio.sleep(0)
         assert target.in_flight == 0
@@ -129,8 +134,9 @@ def test_no_draft_is_waited_for(tokenizer: Tokenizer, cases: Cases) -> None:
         target = ScriptedExecutor(TARGET, by_prompt(languages), STEP_S)
         fails = (lambda _: "down") if draft_s == 0 else (lambda _: None)
         draft = drafting_for(target, 0.8, delay=draft_s, fails=fails)
-        coordinator = Coordinator(target, draft, tokenizer)
-        coordinator.rollout.take(reading)
+        rollout = Rollout()
+        coordinator = assemble(target, draft, tokenizer, rollout=rollout)
+        rollout.take(reading)
         begin = asyncio.get_running_loop().time()
         for request in requests:
             await coordinator.complete(request)
@@ -163,8 +169,9 @@ def test_the_arms_have_times_of_their_own(tokenizer: Tokenizer) -> None:
     async def main() -> Coordinator:
         target = ScriptedExecutor(TARGET, by_prompt(language), STEP_S)
         draft = drafting_for(target, 1.0, delay=STEP_S / 1000)
-        coordinator = Coordinator(target, draft, tokenizer, num_draft_tokens=5)
-        coordinator.rollout.take(RolloutReading(RolloutState(share=0.5)))
+        rollout = Rollout()
+        coordinator = assemble(target, draft, tokenizer, num_draft_tokens=5, rollout=rollout)
+        rollout.take(RolloutReading(RolloutState(share=0.5)))
         for user in map(str, range(40)):
             await coordinator.complete(
                 CompletionRequest(prompt_token_ids=[1], max_tokens=61, user=user, end_id=-1)
@@ -181,3 +188,21 @@ def test_the_arms_have_times_of_their_own(tokenizer: Tokenizer) -> None:
         )
         assert spread.sum / arms[name].requests == pytest.approx(seconds, rel=0.12)
         assert spread.squares == pytest.approx(spread.sum**2 / arms[name].requests, rel=0.01)
+
+
+def test_a_request_that_times_out_in_the_queue_is_an_error_of_its_arm(tokenizer: Tokenizer) -> None:
+    async def main() -> Rollout:
+        target = ScriptedExecutor(TARGET, lambda sequence: 64, STEP_S)
+        rollout, bounds = Rollout(), ServingBounds(max_places=1)
+        coordinator = assemble(target, drafting_for(target, 1.0), tokenizer, bounds=bounds, rollout=rollout)
+        rollout.take(RolloutReading(RolloutState(share=0.0)))
+        slow = CompletionRequest(prompt_token_ids=[1], max_tokens=100, end_id=-1)
+        running = asyncio.ensure_future(coordinator.complete(slow))
+        await asyncio.sleep(STEP_S)
+        with pytest.raises(TimedOut, match="in the queue"):
+            await coordinator.complete(replace(slow, timeout_s=20 * STEP_S))
+        await running
+        return rollout
+
+    plain = run_virtually(main()).stats.arms["plain"]
+    assert (plain.requests, plain.failures) == (2, 1)

@@ -58,7 +58,7 @@ def test_what_the_coordinator_asks_is_what_is_understood(request_: Request) -> N
 
     expected = request_.sampling if not request_.sampling.is_greedy else None
     assert asked.request.input_token_ids == prompt
-    assert asked.request.draft_token_ids == valid.draft
+    assert asked.request.draft_token_ids == valid.draft_token_ids
     assert asked.request.max_tokens == request_.max_tokens
     assert asked.request.end_id == request_.end_id
     assert asked.request.sampling.is_greedy == request_.sampling.is_greedy

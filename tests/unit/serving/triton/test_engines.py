@@ -11,8 +11,7 @@ import pytest
 
 from tests.fakes.engine_dir import tiny_llama, write_engine
 from trtspec.serving.errors import EngineLoadError, TokenizerError
-from trtspec.serving.triton.engines import load
-from trtspec.serving.triton.parameters import Parameters
+from trtspec.serving.triton.engines import Parameters, load
 
 
 def test_a_backend_that_nobody_knows_is_named() -> None:

@@ -15,7 +15,7 @@ from trtspec.serving.triton.responses import TextChunk, arrays
 
 EVERYTHING = ResponseOptions(perf_metrics=True, num_input_tokens=True, num_output_tokens=True)
 DONE = Completion(
-    EndReason.LENGTH, 5, 9, SpeculationCounts(2, 8, 6, [2, 2, 1, 1]), num_draft_tokens=4, num_cached_tokens=3
+    EndReason.LENGTH, 5, 9, SpeculationCounts(2, 8, 6, [2, 2, 1, 1]), max_draft_len=4, num_cached_tokens=3
 )
 
 
@@ -100,7 +100,7 @@ def test_the_last_says_which_options_turned_speculation_off() -> None:
 
 
 def test_a_histogram_reaches_to_the_longest_draft_that_there_might_have_been() -> None:
-    done = replace(DONE, speculation=SpeculationCounts(3, 5, 1, [1]), num_draft_tokens=3)
+    done = replace(DONE, speculation=SpeculationCounts(3, 5, 1, [1]), max_draft_len=3)
 
     made = arrays(TextChunk("", done), EVERYTHING)["acceptance_histogram"]
     assert made.tolist() == [[2, 1, 0, 0]]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
 from tests.fakes.stub_messages import ENDED_MODELS
-from tests.unit.serving.rollout.test_file import put
+from tests.unit.serving.rollout.test_rollout import put
 from tests.unit.serving.triton.conftest import ENDLESS, LIMITS, SECONDS, Serve, ask
 from trtspec.serving.admission import ServingBounds
 from trtspec.serving.completion import NO_END, CompletionRequest

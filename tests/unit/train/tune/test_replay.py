@@ -11,8 +11,8 @@ import pytest
 
 from tests.fakes.suffix import SUFFIX
 from tests.perf.pair import built, heldout
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest, EndReason
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
 from trtspec.serving.executor import Executor, SamplingConfig
 from trtspec.serving.executors.torch.pair import load_engines
@@ -66,7 +66,7 @@ class Pair:
         sampling: SamplingConfig,
     ) -> tuple[RecordedAnswer, dict[str, SpeculationCounts]]:
         target, draft = self.engines
-        coordinator = Coordinator(target, draft, self.tokenizer, drafting=drafting)
+        coordinator = assemble(target, draft, self.tokenizer, drafting=drafting)
         token_ids = self.tokenizer.encode(prompt)
         request = CompletionRequest(
             prompt_token_ids=token_ids,

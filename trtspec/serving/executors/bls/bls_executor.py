@@ -141,7 +141,7 @@ class BlsExecutor:
             return request_id
         self._calls[request_id] = call
         if self._logits and needs_logits(request, call.valid):
-            call.draft_logits = self._logits.lend(call.valid.draft)
+            call.draft_logits = self._logits.lend(call.valid.draft_token_ids)
         # The text may grow while the request runs, so its tokens of now are packed here.
         valid = replace(call.valid, max_tokens=next(pieces(call)))
         first = request_arrays(request, valid, self.limits.vocab_size, call.draft_logits)
@@ -180,7 +180,7 @@ class BlsExecutor:
                     return
                 tokens = new_tokens(found)
                 log_probs = new_log_probs(found) if call.request.return_log_probs else None
-                verified = num_verified(found) if valid.draft else None
+                verified = num_verified(found) if valid.draft_token_ids else None
                 if not text and (blocks := num_reused_blocks(found)) is not None:
                     call.num_reused = self.limits.reused_tokens(blocks)
                 if verified is None and needs_logits(call.request, valid):
@@ -221,8 +221,8 @@ class BlsExecutor:
         if call is None:
             return
         if self._logits and call.draft_logits is not None:
-            self._logits.take_back(call.draft_logits, call.valid.draft)
-        if not call.request.streaming or call.valid.draft:
+            self._logits.take_back(call.draft_logits, call.valid.draft_token_ids)
+        if not call.request.streaming or call.valid.draft_token_ids:
             self._finish(call, said)
             return
         for position, token in enumerate(said.token_ids):
@@ -270,7 +270,7 @@ def pieces(call: BlsCall) -> Iterator[int]:
     the end of the text. A request that may not be split (`unsplittable_options`) is one piece.
     """
     left, size = call.valid.max_tokens, 1
-    if not call.request.streaming or call.valid.draft or call.is_whole:
+    if not call.request.streaming or call.valid.draft_token_ids or call.is_whole:
         size = left
     while left:
         yield min(size, left)
@@ -283,7 +283,7 @@ def finish_reason(valid: Valid, num_tokens: int) -> FinishReason:
     Ordinary decoding that did not reach its length has met the end token, which is never in the output. Of a
     verification that says anything, its `num_verified` tells (rule 5 of the contract).
     """
-    if num_tokens < (1 if valid.draft else valid.max_tokens):
+    if num_tokens < (1 if valid.draft_token_ids else valid.max_tokens):
         return FinishReason.END_ID
     return FinishReason.LENGTH
 

@@ -39,8 +39,8 @@ def request_arrays(
         "exclude_input_in_output": np.array([[True]]),
         "return_perf_metrics": np.array([[True]]),
     }
-    if valid.draft:
-        arrays["draft_input_ids"] = np.array([valid.draft], np.int32)
+    if valid.draft_token_ids:
+        arrays["draft_input_ids"] = np.array([valid.draft_token_ids], np.int32)
     if draft_logits is not None:
         arrays["draft_logits"] = draft_logits[None]
     if request.return_log_probs:

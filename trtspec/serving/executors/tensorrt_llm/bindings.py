@@ -105,13 +105,15 @@ def to_bindings(
     return trtllm.Request(
         input_token_ids=valid.text,
         max_tokens=valid.max_tokens,
-        streaming=request.streaming and not valid.draft,
+        streaming=request.streaming and not valid.draft_token_ids,
         sampling_config=_sampling(trtllm, request.sampling),
         output_config=trtllm.OutputConfig(exclude_input_from_output=True, return_perf_metrics=True),
         end_id=request.end_id,
         bad_words=[list(word) for word in request.bad_words] or None,
         embedding_bias=_dense(request.embedding_bias, vocab_size) if request.embedding_bias else None,
-        external_draft_tokens_config=_draft(trtllm, valid.draft, draft_logits) if valid.draft else None,
+        external_draft_tokens_config=_draft(trtllm, valid.draft_token_ids, draft_logits)
+        if valid.draft_token_ids
+        else None,
         guided_decoding_params=None if request.guide is None else to_params(trtllm, request.guide),
     )
 

@@ -37,12 +37,12 @@ class TrtLlmEngine:
     enable_chunked_context: bool = True
     """True if a prompt may take several iterations."""
     logits_dtype: str = "float32"
-    inside: RuntimeDraft | None = None
+    own_draft: RuntimeDraft | None = None
     """The engine's own draft; None if it has none."""
 
 
 def read_engine(
-    folder: Path, release: str, enable_chunked_context: bool = True, inside: RuntimeDraft | None = None
+    folder: Path, release: str, enable_chunked_context: bool = True, own_draft: RuntimeDraft | None = None
 ) -> TrtLlmEngine:
     """Returns the engine; raises `EngineLoadError` if this release cannot run it in one process."""
     with engine_config(folder) as document:
@@ -53,7 +53,7 @@ def read_engine(
         # (`batch_manager/trtGptModel.h`).
         most = limits.max_input_len if enable_chunked_context else int(build["max_num_tokens"])
         longest, mode = min(limits.max_input_len, most), int(build["speculative_decoding_mode"])
-        _check_inside(folder, mode, int(build["max_draft_len"]), inside)
+        _check_own_draft(folder, mode, int(build["max_draft_len"]), own_draft)
         # The engine lacks the window for the runtime: `LLaMAConfig.from_hugging_face` drops it.
         window = int(limits.max_seq_len if model.get("sliding_window") is None else model["sliding_window"])
         return TrtLlmEngine(
@@ -70,7 +70,7 @@ def read_engine(
             kv_bytes=_kv_bytes(model),
             enable_chunked_context=enable_chunked_context,
             logits_dtype=str(model.get("logits_dtype", "float32")),
-            inside=inside,
+            own_draft=own_draft,
         )
 
 
@@ -90,16 +90,16 @@ def _check(folder: Path, release: str, document: dict[str, Any]) -> None:
         raise EngineLoadError(folder, f"{problem} previous one; build it again")
 
 
-def _check_inside(folder: Path, mode: int, drafts: int, inside: RuntimeDraft | None) -> None:
+def _check_own_draft(folder: Path, mode: int, drafts: int, own_draft: RuntimeDraft | None) -> None:
     """Raises `EngineLoadError` unless the engine was built for the draft."""
-    if inside is None:
+    if own_draft is None:
         if mode in INSIDE:
             problem = "drafts by itself, but config.pbtxt lacks the parameters for that"
             raise EngineLoadError(folder, f"{problem}; write the model repository again")
-    elif (inside.mode, inside.num_drafted) != (mode, drafts):
+    elif (own_draft.mode, own_draft.num_drafted) != (mode, drafts):
         built = f"{folder} was built for mode {mode} with max_draft_len {drafts}"
-        given = f"this is of mode {inside.mode} with {inside.num_drafted}"
-        raise EngineLoadError(inside.key, f"{inside}: {built}, and {given}")
+        given = f"this is of mode {own_draft.mode} with {own_draft.num_drafted}"
+        raise EngineLoadError(own_draft.key, f"{own_draft}: {built}, and {given}")
 
 
 def _kv_bytes(model: dict[str, Any]) -> int:

@@ -6,9 +6,10 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from trtspec.serving.errors import EngineLoadError
@@ -16,17 +17,20 @@ from trtspec.serving.executor import FinishReason, KvReuse, Listener, Request, R
 from trtspec.serving.executors.draft_logits import DraftLogits, Rows, needs_logits
 from trtspec.serving.executors.tensorrt_llm.bindings import (
     ResponseThread,
+    free_memory,
     from_bindings,
     one_line,
     to_bindings,
 )
-from trtspec.serving.executors.tensorrt_llm.engine import KvBudget, TrtLlmEngine
+from trtspec.serving.executors.tensorrt_llm.engine import KvBudget, TrtLlmEngine, read_engine, tokens_of_each
 from trtspec.serving.executors.tensorrt_llm.guided import (
     GUIDE_TYPES,
+    LOGITS_DTYPES,
     GuidedVocabulary,
     check_guided,
     to_config,
 )
+from trtspec.serving.executors.tensorrt_llm.runtime_draft import RuntimeDraft
 from trtspec.serving.executors.validation import Refused, validate
 
 log = logging.getLogger(__name__)
@@ -109,7 +113,11 @@ class TrtLlmExecutor:
                 raise Refused(self.failure)
             valid = validate(request, self.limits)
             check_guided(request, None if self._guided is None else self._guided.stop_token_id)
-            rows = self._logits.lend(valid.draft) if self._logits and needs_logits(request, valid) else None
+            rows = (
+                self._logits.lend(valid.draft_token_ids)
+                if self._logits and needs_logits(request, valid)
+                else None
+            )
             translated = to_bindings(self._trtllm, request, valid, self.limits.vocab_size, rows)
             request_id: int = self._runtime.enqueue_request(translated)
         except Exception as error:  # `Refused`, or any exception of the bindings.
@@ -117,9 +125,9 @@ class TrtLlmExecutor:
             refusal = Response(request_id, [], is_final=True, error=one_line(error))
             self._loop.call_soon(listener, refusal)
             return request_id
-        self._listeners[request_id] = listener, bool(valid.draft)
+        self._listeners[request_id] = listener, bool(valid.draft_token_ids)
         if rows is not None:
-            self._lent[request_id] = rows, valid.draft
+            self._lent[request_id] = rows, valid.draft_token_ids
         return request_id
 
     def cancel_request(self, request_id: int) -> None:
@@ -209,9 +217,75 @@ def _config(trtllm: Any, engine: TrtLlmEngine, device_id: int, kv_budget: KvBudg
         enable_chunked_context=engine.enable_chunked_context,
         iter_stats_max_iterations=_ITERATIONS,
         parallel_config=trtllm.ParallelConfig(device_ids=[device_id]),
-        decoding_config=engine.inside.decoding(trtllm) if engine.inside else None,
+        decoding_config=engine.own_draft.decoding(trtllm) if engine.own_draft else None,
     )
     # Otherwise a cache too small for one sequence would only shorten sequences, with a warning in the log.
     # Releases without the option ignore the attribute, but would refuse an argument.
     config.fail_fast_on_attention_window_too_large = True
     return config
+
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLocation:
+    """An engine directory and the GPU that runs it."""
+
+    folder: Path
+    device_id: int
+    """CUDA's number of the GPU."""
+    enable_chunked_context: bool = True
+    """True if a prompt may take several iterations."""
+    own_draft: RuntimeDraft | None = None
+    """The engine's own draft; None if it has none."""
+
+
+def load_engines(
+    trtllm: Any, locations: Sequence[EngineLocation], fraction: float, guided: GuidedVocabulary | None = None
+) -> list[TrtLlmExecutor]:
+    """Returns the executors of a target and then of a draft, if there is one.
+
+    With `guided` the target follows guides if the runtime can mask logits of its dtype. The KV caches take
+    `fraction` of the memory that the weights leave free. `trtllm` is `tensorrt_llm.bindings.executor`. Raises
+    `EngineLoadError`, if possible before it loads anything.
+    """
+    engines = [
+        read_engine(location.folder, trtllm.__version__, location.enable_chunked_context, location.own_draft)
+        for location in locations
+    ]
+    target, device_id = locations[0], locations[0].device_id
+    if not engines[0].limits.max_draft_len and not engines[0].own_draft:
+        problem = "verifies no drafts: it was built without speculative_decoding_mode draft_tokens_external"
+        raise EngineLoadError(target.folder, problem)
+    is_shared = [location.device_id for location in locations[1:]] == [device_id]
+    tokens = _tokens_of_each(device_id, fraction, engines) if is_shared else None
+    loaded: list[TrtLlmExecutor] = []
+    try:
+        # The target is loaded last: it takes the memory that the draft's limit leaves.
+        for location, engine in reversed(list(zip(locations, engines, strict=True))):
+            budget = KvBudget(fraction, None if location is target else tokens)
+            follows = location is target and engine.logits_dtype in LOGITS_DTYPES
+            if engine.own_draft:  # A step has several rows of logits, of which the runtime masks one.
+                follows = False
+            executor = TrtLlmExecutor(trtllm, engine, location.device_id, budget, guided if follows else None)
+            loaded.insert(0, executor)
+    except EngineLoadError:
+        for executor in loaded:
+            executor.shutdown()
+        raise
+    return loaded
+
+
+def _tokens_of_each(device_id: int, fraction: float, engines: Sequence[TrtLlmEngine]) -> int:
+    free, needed = free_memory(device_id), engines[0].limits.max_seq_len
+    tokens = tokens_of_each(free, fraction, engines)
+    if tokens < needed:
+        weights = sum(engine.weight_bytes for engine in engines) / _GIB
+        cache = needed * sum(engine.kv_bytes for engine in engines) / fraction / _GIB
+        problem = (
+            f"has {free / _GIB:.1f} GiB free, but the engines need {weights:.1f} GiB for weights and"
+            f" {cache:.1f} GiB for the KV caches of one sequence of {needed} tokens"
+        )
+        raise EngineLoadError(f"GPU {device_id}", problem)
+    return tokens

@@ -85,7 +85,7 @@ class SlotLease:
     """The number of the slot to copy from; None without a copy."""
     dropped: tuple[int, ...] = ()
     """The numbers of the slots that no longer exist."""
-    kept: int = 0
+    present: int = 0
     """The number of the `reused` tokens, from the first, that the slot already has."""
 
 
@@ -146,16 +146,16 @@ class CacheSlots:
             )
         if best is None:
             return None
-        source, kept = None, 0
+        source, present = None, 0
         if best.is_busy or (best is not own and best.length > known):
             source, best = best, None
             if own is not None and not own.is_busy:
-                best, kept = own, own.common(text, known)
+                best, present = own, own.common(text, known)
         dropped = self._make_room(held(longest) - (best.held if best else 0), best, source)
         if dropped is None:
             return None
         best = self._occupy(best, source, Slot(0, text, prompt_len, new, known, reserved=longest))
-        return SlotLease(best.number, known, source.number if source else None, dropped, kept)
+        return SlotLease(best.number, known, source.number if source else None, dropped, present)
 
     def _occupy(self, slot: Slot | None, source: Slot | None, holds: Slot) -> Slot:
         """Returns the slot, or a new one if it is None, with the new content `holds`."""
@@ -214,14 +214,14 @@ class CacheSlots:
                 best, most = slot, found
         return best, most
 
-    def _make_room(self, needed: int, *kept: Slot | None) -> tuple[int, ...] | None:
+    def _make_room(self, needed: int, *spared: Slot | None) -> tuple[int, ...] | None:
         """Drops idle slots for `needed` more tokens; drops none and returns None if there are too few."""
         excess = self.tokens + needed - self.budget
         if excess <= 0:
             return ()
         going = []
         for slot in sorted(self._idle(), key=lambda slot: slot.used):
-            if slot not in kept and excess > 0:
+            if slot not in spared and excess > 0:
                 going.append(slot)
                 excess -= slot.held
         return None if excess > 0 else tuple(self._drop(slot) for slot in going)

@@ -26,7 +26,7 @@ from trtspec.serving.verification import decode, verify
 log = logging.getLogger(__name__)
 
 # The consecutive failed steps after which the engine is declared broken: one failed batch proves nothing.
-STRIKES = 3
+MAX_FAILED_STEPS = 3
 
 _NO_TOKEN = f"{GUIDE_REFUSED}the guide and the other options together leave no token"
 
@@ -75,7 +75,7 @@ class Runner:
         self._model, self._cache, self._slots, self._say = model, cache, slots, say
         self._waiting: deque[Sequence] = deque()
         self._running: dict[int, Sequence] = {}
-        self._strikes = 0
+        self._failed_steps = 0
         self._names: Tensor | None = None
 
     @property
@@ -118,7 +118,7 @@ class Runner:
             log.exception("a step of the engine failed")
             self._fail_step(error)
             return 0
-        self._strikes = 0
+        self._failed_steps = 0
         for work in works:
             chosen, tokens = tokens[: work.choices], tokens[work.choices :]
             self._advance(work, chosen, logged)
@@ -143,7 +143,7 @@ class Runner:
         for slot in lease.dropped:
             self._cache.drop(slot)
         if lease.copy_from is not None:
-            self._cache.copy(lease.copy_from, lease.slot, lease.reused, lease.kept)
+            self._cache.copy(lease.copy_from, lease.slot, lease.reused, lease.present)
         self.stats.asked_tokens += sequence.prompt_len
         self.stats.reused_tokens += computed
 
@@ -158,14 +158,14 @@ class Runner:
             spans.append(Span(sequence.slot, sequence.computed, work.rows, sequence.prompt_len))
             token_ids += sequence.tokens(sequence.computed, sequence.computed + work.rows)
             if work.choices:
-                token_ids += sequence.draft
+                token_ids += sequence.draft_token_ids
                 wanted += range(len(token_ids) - work.choices, len(token_ids))
         self.stats.steps += 1
         self.stats.rows += len(token_ids)
         logits = self._model.forward(token_ids, spans, wanted)
         for work in works:
             sequence = work.sequence
-            if work.choices and sequence.guided is not None and not sequence.draft:
+            if work.choices and sequence.guided is not None and not sequence.draft_token_ids:
                 self._followers.mask(sequence.guided, [], self._vocab_size, sequence.num_endless)
             if work.choices and sequence.sampling.penalties:
                 self._count(sequence, logits.device)
@@ -185,9 +185,9 @@ class Runner:
         guided = sequence.guided
         if guided is None:
             return None
-        self._followers.begin(guided, sequence.draft, self._vocab_size, sequence.num_endless)
+        self._followers.begin(guided, sequence.draft_token_ids, self._vocab_size, sequence.num_endless)
         if guided.masks is not None:
-            sequence.draft = sequence.draft[: len(guided.masks.is_complete)]
+            sequence.draft_token_ids = sequence.draft_token_ids[: len(guided.masks.is_complete)]
         return guided.error
 
     def _count(self, sequence: Sequence, device: torch.device) -> None:
@@ -202,7 +202,12 @@ class Runner:
             self._hold(sequence, sequence.computed + work.rows)
             return
         own = [] if sequence.log_probs is None else list(islice(logged, work.choices))
-        draft, room, length, end_id = sequence.draft, sequence.room, sequence.length, sequence.end_id
+        draft, room, length, end_id = (
+            sequence.draft_token_ids,
+            sequence.room,
+            sequence.length,
+            sequence.end_id,
+        )
         if (guided := sequence.guided) is not None and guided.masks is not None:
             chosen, end_id = guided.masks.read(chosen), ENDED
         result = verify(draft, chosen, end_id, room) if draft else decode(chosen[0], end_id, room)
@@ -241,12 +246,12 @@ class Runner:
 
     def _fail_step(self, error: Exception) -> None:
         """Fails the requests of a failed step, and clears the cache, whose content is unknown now."""
-        self._strikes += 1
+        self._failed_steps += 1
         failed = list(self._running.values())
         if isinstance(error, _DEVICE_ERROR):  # Every later call of CUDA would fail too.
             self.failure = f"The engine's device failed: {_line(error)}"
-        elif self._strikes == STRIKES:
-            self.failure = f"The engine failed {STRIKES} times in a row: {_line(error)}"
+        elif self._failed_steps == MAX_FAILED_STEPS:
+            self.failure = f"The engine failed {MAX_FAILED_STEPS} times in a row: {_line(error)}"
         if self.failure is not None:
             log.error("%s", self.failure)
             failed += self._waiting
@@ -276,7 +281,7 @@ def _choice(sequence: Sequence) -> TokenChoice:
         generated,
         sequence.end_id,
         sequence.history,
-        sequence.draft,
+        sequence.draft_token_ids,
         sequence.bad_words,
         sequence.bias,
         None if sequence.guided is None else sequence.guided.masks,

@@ -23,7 +23,7 @@ class Sequence:
         self, request_id: int, request: Request, valid: Valid, seed: int, grammar: Grammar | None = None
     ) -> None:
         self.request_id, self.sampling, self.end_id = request_id, request.sampling, request.end_id
-        self.text, self.prompt_len, self.draft = valid.text, valid.prompt_len, valid.draft
+        self.text, self.prompt_len, self.draft_token_ids = valid.text, valid.prompt_len, valid.draft_token_ids
         self.max_tokens, self.seed = valid.max_tokens, seed
         self.bad_words, self.embedding_bias = request.bad_words, request.embedding_bias
         self.bias: Bias | None = None
@@ -37,7 +37,7 @@ class Sequence:
         self.log_probs: list[LogProb] | None = [] if request.return_log_probs else None
         """Those of `new`; None if the request has no `return_log_probs`."""
         self.top_log_probs = request.top_log_probs
-        self._is_verification = bool(valid.draft)
+        self._is_verification = bool(valid.draft_token_ids)
         self.slot = -1
         self.computed = 0
         """The number of tokens, from the first, that the cache holds."""
@@ -52,7 +52,7 @@ class Sequence:
     @property
     def longest(self) -> int:
         """The largest number of tokens that the cache needs to hold."""
-        return self.prompt_len + (len(self.draft) or self.max_tokens)
+        return self.prompt_len + (len(self.draft_token_ids) or self.max_tokens)
 
     @property
     def room(self) -> int:
@@ -67,7 +67,7 @@ class Sequence:
     @property
     def missing(self) -> int:
         """The number of tokens that the cache lacks, the draft included."""
-        return self.length - self.computed + len(self.draft)
+        return self.length - self.computed + len(self.draft_token_ids)
 
     def tokens(self, start: int, end: int) -> list[int]:
         """Returns the tokens from `start` to `end` of the prompt and `new` together, without other copies."""
@@ -91,7 +91,7 @@ class Sequence:
         log_probs = None if self.log_probs is None else self.log_probs[self._sent :]
         self._sent = len(self.new)
         # A guide may have cut the draft.
-        verified = len(self.draft) if self._is_verification else None
+        verified = len(self.draft_token_ids) if self._is_verification else None
         return Response(self.request_id, new, final, reason, None, log_probs, verified, self.reused)
 
 
@@ -137,13 +137,13 @@ class StepScheduler:
         works, prompts = [], []
         for sequence in running:
             if sequence.missing <= self.short:
-                works.append(Work(sequence, sequence.missing, len(sequence.draft) + 1))
+                works.append(Work(sequence, sequence.missing, len(sequence.draft_token_ids) + 1))
             else:
                 prompts.append(sequence)
         decoding = sum(work.rows for work in works)
         budget = max(self.max_rows - decoding, self.max_rows // 4, decoding)
         for sequence in prompts:
-            rows, choices, most = sequence.missing, len(sequence.draft) + 1, min(budget, CHUNK)
+            rows, choices, most = sequence.missing, len(sequence.draft_token_ids) + 1, min(budget, CHUNK)
             if rows > most:
                 # The rows with logits stay together, in the step that finishes the prompt.
                 rows, choices = min(most, rows - choices), 0

@@ -12,8 +12,8 @@ import pytest
 
 from tests.fakes.bls_model import BlsModel
 from tests.fakes.engine_dir import tiny_llama, write_engine
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest, Delta, EndReason
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import EngineFailure, RequestError
 from trtspec.serving.executor import Guide, GuideType, SamplingConfig
 from trtspec.serving.executors.bls.bls_executor import BlsExecutor
@@ -55,7 +55,7 @@ def test_a_guided_stream_is_one_request_with_the_text_of_the_engine(
     executor = BlsExecutor(model, read_limits(engine_dir), guide_end_id=tokenizer.end_ids[0])
 
     async def main() -> tuple[Delta, Delta]:
-        coordinator = Coordinator(executor, None, tokenizer, guides=of_coordinator)
+        coordinator = assemble(executor, None, tokenizer, guides=of_coordinator)
         ours = await coordinator.complete(GUIDED)
         broken = replace(GUIDED, guide=Guide(GuideType.REGEX, "("))
         heard = len(model.heard)
@@ -63,7 +63,7 @@ def test_a_guided_stream_is_one_request_with_the_text_of_the_engine(
             await coordinator.complete(broken)
         assert len(model.heard) == heard
         plain = TorchExecutor(engine_dir, guides=of_coordinator)
-        theirs = await Coordinator(plain, None, tokenizer, guides=of_coordinator).complete(GUIDED)
+        theirs = await assemble(plain, None, tokenizer, guides=of_coordinator).complete(GUIDED)
         plain.shutdown()
         return ours, theirs
 
@@ -100,7 +100,7 @@ def test_what_nvidias_backend_would_leave_out_is_refused(
 
     async def main() -> None:
         with pytest.raises(RequestError) as caught:
-            await Coordinator(executor, None, tokenizer).complete(request_)
+            await assemble(executor, None, tokenizer).complete(request_)
         assert caught.value.field == field
 
     try:
@@ -117,11 +117,11 @@ def test_models_that_follow_no_guides_say_so(run: Run, tokenizer: Tokenizer, eng
 
     async def main() -> None:
         with pytest.raises(RequestError, match="the target engine follows no guide"):
-            await Coordinator(BlsExecutor(model, limits), None, tokenizer).complete(GUIDED)
+            await assemble(BlsExecutor(model, limits), None, tokenizer).complete(GUIDED)
         assert model.heard == []
         unaware = BlsExecutor(model, limits, guide_end_id=tokenizer.end_ids[0])
         with pytest.raises(EngineFailure, match="follows no guides of the type json_schema"):
-            await Coordinator(unaware, None, tokenizer).complete(GUIDED)
+            await assemble(unaware, None, tokenizer).complete(GUIDED)
 
     try:
         run(main())

@@ -15,13 +15,16 @@ import xgrammar
 
 from tests.fakes.bindings import change_config
 from tests.fakes.engine_dir import tiny_llama, write_engine
+from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest, Delta, EndReason
-from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Executor, Guide, GuideType, Request, SamplingConfig
 from trtspec.serving.executors.tensorrt_llm.guided import GUIDE_TYPES, guided_vocabulary
-from trtspec.serving.executors.tensorrt_llm.pair import EngineLocation, load_engines
-from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
+from trtspec.serving.executors.tensorrt_llm.trtllm_executor import (
+    EngineLocation,
+    TrtLlmExecutor,
+    load_engines,
+)
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.guides.guides import Guides
 from trtspec.serving.tokenizer import Tokenizer
@@ -85,14 +88,14 @@ def test_a_guided_text_is_that_of_the_torch_backend_and_nothing_is_drafted(
 ) -> None:
     async def main() -> tuple[Delta, Delta, Delta]:
         target, draft = load()
-        both = Coordinator(target, draft, tokenizer, guides=guides)
+        both = assemble(target, draft, tokenizer, guides=guides)
         ours, free = await asyncio.gather(
             both.complete(GUIDED),
             both.complete(replace(GUIDED, guide=None, embedding_bias=(), num_draft_tokens=3)),
         )
         folder = write_engine(tmp_path / "torch", tiny_llama(vocab_size=SIZE))
         plain = TorchExecutor(folder, guides=guides)
-        theirs = await Coordinator(plain, None, tokenizer, guides=guides).complete(GUIDED)
+        theirs = await assemble(plain, None, tokenizer, guides=guides).complete(GUIDED)
         plain.shutdown()
         return ours, theirs, free
 
@@ -123,7 +126,7 @@ def test_a_structural_tag_is_followed(
 
     async def main() -> Delta:
         target, draft = load()
-        coordinator = Coordinator(target, draft, tokenizer, guides=guides)
+        coordinator = assemble(target, draft, tokenizer, guides=guides)
         return await coordinator.complete(replace(GUIDED, guide=Guide(GuideType.STRUCTURAL_TAG, tag)))
 
     assert isinstance(json.loads(run(main()).text), list)
@@ -145,7 +148,7 @@ def test_what_would_end_or_derail_the_engine_never_reaches_it(
 ) -> None:
     async def main() -> None:
         target, draft = load()
-        coordinator = Coordinator(target, draft, tokenizer, guides=guides)
+        coordinator = assemble(target, draft, tokenizer, guides=guides)
         at_work = asyncio.ensure_future(coordinator.complete(replace(GUIDED, guide=None)))
         with pytest.raises(RequestError) as caught:
             await coordinator.complete(REFUSED[field])
@@ -201,6 +204,6 @@ def test_an_engine_that_was_told_of_no_vocabulary_follows_none(
             answer = await final(executor, Request([1], 4, guide=Guide(GuideType.JSON)))
             assert answer.error == "The engine follows no guides of the type json"
             with pytest.raises(RequestError, match="follows no guide"):
-                await Coordinator(executor, None, tokenizer, guides=guides).complete(GUIDED)
+                await assemble(executor, None, tokenizer, guides=guides).complete(GUIDED)
 
     run(main())

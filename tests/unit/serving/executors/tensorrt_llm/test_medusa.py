@@ -18,14 +18,17 @@ from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import FinishReason, Guide, GuideType, Request, Response, SamplingConfig
 from trtspec.serving.executors.limits import GREEDY_ALONE, read_limits
 from trtspec.serving.executors.tensorrt_llm.guided import GuidedVocabulary
-from trtspec.serving.executors.tensorrt_llm.pair import EngineLocation, load_engines
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import (
     LookaheadSizes,
     MedusaTree,
     as_parameter,
     read_choices,
 )
-from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
+from trtspec.serving.executors.tensorrt_llm.trtllm_executor import (
+    EngineLocation,
+    TrtLlmExecutor,
+    load_engines,
+)
 
 HEADS = 3
 TREE = MedusaTree(tuple(choices(HEADS)))

@@ -14,8 +14,11 @@ from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Request
 from trtspec.serving.executors.tensorrt_llm.bindings import free_memory, load_bindings
 from trtspec.serving.executors.tensorrt_llm.engine import KvBudget, read_engine, tokens_of_each
-from trtspec.serving.executors.tensorrt_llm.pair import EngineLocation, load_engines
-from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
+from trtspec.serving.executors.tensorrt_llm.trtllm_executor import (
+    EngineLocation,
+    TrtLlmExecutor,
+    load_engines,
+)
 
 MIB = 2**20
 DRAFT = {"speculative_decoding_mode": 1, "max_draft_len": 0}

@@ -243,12 +243,12 @@ def test_a_slot_that_others_need_is_copied_once() -> None:
     busy = granted(slots.take(real, 100, [], 200)).slot
     slots.grow(busy, 99)
     lease = granted(borrow(slots, own))
-    assert (lease.reused, lease.copy_from, lease.kept) == (79, busy, 0)
+    assert (lease.reused, lease.copy_from, lease.present) == (79, busy, 0)
     slots.go_over(lease.slot, 79)
     slots.free(lease.slot)
     own.extend(LONG[80:90])
     again = granted(borrow(slots, own))
-    assert (again.slot, again.reused, again.copy_from, again.kept) == (lease.slot, 89, busy, 79)
+    assert (again.slot, again.reused, again.copy_from, again.present) == (lease.slot, 89, busy, 79)
     assert slots.headed(lease.slot) == 79
 
 

@@ -83,7 +83,9 @@ def test_every_prompt_is_done_in_bounded_steps_in_order(
         assert {id(one) for one in running} <= rows.keys()
         for work in works:
             if work.sequence in waiting:
-                work.sequence.computed += work.rows - (len(work.sequence.draft) if work.choices else 0)
+                work.sequence.computed += work.rows - (
+                    len(work.sequence.draft_token_ids) if work.choices else 0
+                )
                 if work.choices:
                     waiting.remove(work.sequence)
                     finished.append(work.sequence)

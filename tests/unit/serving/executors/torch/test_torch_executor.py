@@ -24,7 +24,7 @@ from trtspec.serving.executors.torch.device_thread import DeviceThread
 from trtspec.serving.executors.torch.host import ProcessShare
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.pair import load_engines
-from trtspec.serving.executors.torch.runner import STRIKES, Runner
+from trtspec.serving.executors.torch.runner import MAX_FAILED_STEPS, Runner
 from trtspec.serving.executors.torch.sequence import MAX_ROWS
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
@@ -174,11 +174,11 @@ def test_an_engine_whose_steps_all_fail_says_so_and_takes_nothing_more(
     async def main() -> None:
         executor = TorchExecutor(engine)
         Model(monkeypatch, lambda: 1 / 0)
-        for requests in [*[4] * (STRIKES - 1), 9]:  # At the last strike some wait for their turn.
+        for requests in [*[4] * (MAX_FAILED_STEPS - 1), 9]:  # At the last strike some wait for their turn.
             assert executor.failure is None
             answers = await asyncio.gather(*(ask(executor, Request([1, i], 5)) for i in range(requests)))
             assert all("division by zero" in (answer.error or "") for answer in answers)
-        assert executor.failure == f"The engine failed {STRIKES} times in a row: division by zero"
+        assert executor.failure == f"The engine failed {MAX_FAILED_STEPS} times in a row: division by zero"
         assert (await ask(executor, Request([1], 1))).error == executor.failure
         executor.shutdown()
 

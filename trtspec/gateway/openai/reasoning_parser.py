@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from trtspec.gateway.openai.parsed import ParsedText, split_at_mark, split_before_mark
+from trtspec.gateway.openai.parsed_text import ParsedText, split_at_mark, split_before_mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def form_of(template: str) -> ReasoningForm | None:
     return FORMS["granite"] if "thought process" in template else None
 
 
-class ReasoningReader:
+class TaggedReasoning:
     """Takes an answer as it comes; text between the marks is reasoning, and text after them is content.
 
     Reasoning is at the beginning of an answer or nowhere: marks that come later are part of the content.

@@ -1,4 +1,4 @@
-"""Chooses the readers of an answer by the recipe or the chat template."""
+"""Chooses the parsers of an answer, by the recipe or the chat template."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from trtspec.gateway.openai import call_forms, harmony, reasoning
-from trtspec.gateway.openai.call_forms import Tools
-from trtspec.gateway.openai.harmony import HarmonyReader
-from trtspec.gateway.openai.parsed import AnswerReader, InTurn
-from trtspec.gateway.openai.reasoning import ReasoningForm, ReasoningReader, ReasoningTokens
-from trtspec.gateway.openai.tools import BareCalls, TaggedCalls
+from trtspec.gateway.openai import reasoning_parser, tool_parser
+from trtspec.gateway.openai.parsed_text import InTurn, OutputParser
+from trtspec.gateway.openai.reasoning_parser import ReasoningForm, ReasoningTokens, TaggedReasoning
+from trtspec.gateway.openai.tool_parser import BareCalls, TaggedCalls, Tools
 from trtspec.serving.tokenizer import Tokenizer
 
 NO_PARSER = "none"
@@ -19,44 +17,42 @@ NO_PARSER = "none"
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """Defines how the answers to one request are read; each choice has a reader of its own."""
+class OutputParsing:
+    """Defines how the answers to one request are parsed; each choice has a parser of its own."""
 
-    reader: Callable[[], AnswerReader]
+    parser: Callable[[], OutputParser]
     counter: Callable[[], ReasoningTokens] | None = None
     """Counts the tokens of the reasoning; None where they cannot be told from others."""
     needs_special_tokens: bool = False
     """True if the marks are special tokens, which have no text unless it is asked for."""
 
 
-def reading(
+def choose_parsing(
     template: str, parser: str | None, prompt: str, tools: Tools | None, tokenizer: Tokenizer | None
-) -> Reading | None:
-    """Returns how an answer to a prompt is read; None if all of it is content.
+) -> OutputParsing | None:
+    """Returns how an answer to a prompt is parsed; None if all of it is content.
 
     `parser` is the recipe's `serving.reasoning_parser`, and None leaves that to the template. `tools` are
     those that may be called; None stands for none.
     """
-    if parser == harmony.NAME or (parser is None and harmony.MARK in template):
-        return Reading(HarmonyReader, needs_special_tokens=True)
-    form = reasoning.FORMS.get(parser) if parser else reasoning.form_of(template)
+    form = reasoning_parser.FORMS.get(parser) if parser else reasoning_parser.form_of(template)
     is_open = form is not None and form.is_open_behind(prompt)
     calls, marks = (None, ()) if tools is None else _calls(template, tools)
     if form is None and calls is None:
         return None
-    thinking = partial(ReasoningReader, form, is_open=is_open) if form else None
-    readers = [reader for reader in (thinking, calls) if reader]
+    thinking = partial(TaggedReasoning, form, is_open=is_open) if form else None
+    parsers = [parse for parse in (thinking, calls) if parse]
     marks = (*marks, *(form.begins + form.ends if form else ()))
-    return Reading(
-        partial(InTurn, *readers) if len(readers) > 1 else readers[0],
+    return OutputParsing(
+        partial(InTurn, *parsers) if len(parsers) > 1 else parsers[0],
         _counter(form, tokenizer, is_open=is_open) if form and tokenizer else None,
         tokenizer is not None and any(_is_special(tokenizer, mark) for mark in marks),
     )
 
 
-def _calls(template: str, tools: Tools) -> tuple[Callable[[], AnswerReader], tuple[str, ...]]:
-    """Returns how a reader of calls is made, and the marks that it looks for."""
-    form = call_forms.form_of(template)
+def _calls(template: str, tools: Tools) -> tuple[Callable[[], OutputParser], tuple[str, ...]]:
+    """Returns how a parser of calls is made, and the marks that it looks for."""
+    form = tool_parser.form_of(template)
     if form is None:
         return partial(BareCalls, tools), ()
     return partial(TaggedCalls, form, tools), (form.begin, form.end, *form.frame)

@@ -1,4 +1,4 @@
-"""`python -m trtspec.gateway.openai.rendering`: makes prompts from messages for another process.
+"""`python -m trtspec.gateway.openai.chat_template_process`: makes prompts from messages for another process.
 
 Templates come with models from strangers, and messages from strangers' clients. Jinja's sandbox keeps a
 template from the rest of the process; what it makes in memory and time only the kernel can bound, which ends
@@ -52,7 +52,7 @@ def main() -> None:
     usual, tool_use = first["source"], first["tool_use"]
     prompter = cache(lambda source: Prompter(read(source), first["tokens"]))
     while (frame := _read()) is not None:
-        signal.setitimer(signal.ITIMER_REAL, first["limit_s"])
+        signal.setitimer(signal.ITIMER_REAL, first["timeout_s"])
         refusal = b"messages the model's chat template cannot be read: "
         try:
             made = prompter(usual if frame["tools"] is None or tool_use is None else tool_use)

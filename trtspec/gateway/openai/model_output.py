@@ -1,4 +1,4 @@
-"""Reads the pieces of an answer from the model's output."""
+"""Reads the outputs of the model as pieces of an answer."""
 
 from __future__ import annotations
 

@@ -1,21 +1,61 @@
-"""Turns messages into prompts by the model's chat template, in a separate process that may crash."""
+"""Renders messages as prompts by the model's chat template, in a separate process that may crash."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import marshal
 import sys
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from trtspec.gateway.openai.chat_template_process import LENGTH, REFUSAL
 from trtspec.gateway.openai.errors import ApiError
-from trtspec.gateway.openai.rendering import LENGTH, REFUSAL
-from trtspec.gateway.openai.template import ChatTemplate
+from trtspec.models.tokenizer import chat_templates
 from trtspec.serving.awaiting import within
 
-_LIMIT_S = 5.0
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """A template that makes the prompt of a chat, and the one for chats with tools."""
+
+    source: str
+    """The template in Jinja."""
+    tokens: dict[str, str]
+    """The special tokens by their names (`bos_token`, …)."""
+    tool_use: str | None = None
+    """The template for chats with tools; None where `source` is for those too."""
+
+    @classmethod
+    def load(cls, folder: Path) -> ChatTemplate | None:
+        """Reads the templates of a tokenizer's folder; None if it has none.
+
+        Of several named templates they are `default` and `tool_use`, as in transformers' `get_chat_template`.
+        Raises `BROKEN` for files that cannot be read.
+        """
+        file = folder / "tokenizer_config.json"
+        settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        named = chat_templates(folder, settings)
+        source = named.get("default")
+        return cls(source, _tokens(settings), named.get("tool_use")) if source else None
+
+    def of(self, tools: list[Any] | None) -> str:
+        """Returns the template for a chat with these tools; None stands for none."""
+        return self.source if tools is None or self.tool_use is None else self.tool_use
+
+
+def _tokens(settings: dict[str, Any]) -> dict[str, str]:
+    """Returns the special tokens of `tokenizer_config.json`, each a string there or an object."""
+    names = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
+    given = {name: settings.get(name) for name in names}
+    texts = {name: one.get("content") if isinstance(one, dict) else one for name, one in given.items()}
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
+
+
+_TIMEOUT_S = 5.0
 # Several times what the longest body takes.
 _MEMORY = 512 << 20
 # The seconds of an answer besides the rendering, which ends itself: starting a process takes a second.
@@ -31,14 +71,14 @@ class Renderer:
 
     Each process (`rendering.py`) renders one prompt at a time, a usual one in a fraction of a millisecond.
     Long messages, which take up to seconds, have a process of their own, and no others wait for them. A
-    process ends by itself where a template takes longer than `limit_s` or more than its memory, and the next
-    prompt begins another one. One that is stopped, or hangs, is ended ten seconds later.
+    process ends by itself where a template takes longer than `timeout_s` or more than its memory, and the
+    next prompt begins another one. One that is stopped, or hangs, is ended ten seconds later.
     """
 
-    def __init__(self, template: ChatTemplate, limit_s: float = _LIMIT_S) -> None:
+    def __init__(self, template: ChatTemplate, timeout_s: float = _TIMEOUT_S) -> None:
         self.template = template
-        first = {**asdict(template), "limit_s": limit_s, "memory": _MEMORY}
-        self._short, self._long = (_Lane(marshal.dumps(first), limit_s + _BESIDES_S) for _ in range(2))
+        first = {**asdict(template), "timeout_s": timeout_s, "memory": _MEMORY}
+        self._short, self._long = (_Lane(marshal.dumps(first), timeout_s + _BESIDES_S) for _ in range(2))
 
     async def start(self) -> None:
         """Starts the process for short messages, so that the first prompt need not wait for it."""
@@ -117,7 +157,7 @@ class _Lane:
     async def _started(self) -> Process:
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "trtspec.gateway.openai.rendering"),
+                *(sys.executable, "-m", "trtspec.gateway.openai.chat_template_process"),
                 stdin=PIPE,
                 stdout=PIPE,
                 # Ctrl-C is not meant for it.

@@ -46,7 +46,7 @@ class ParsedText:
         return not (self.content or self.calls or self.more or self.reasoning)
 
 
-class AnswerReader(Protocol):
+class OutputParser(Protocol):
     """Takes the text of an answer as it comes, in any pieces, and returns its parts."""
 
     def push(self, text: str) -> ParsedText:
@@ -59,9 +59,9 @@ class AnswerReader(Protocol):
 
 
 class InTurn:
-    """Makes a reader that takes the reasoning out of an answer, and one that reads the calls in the rest."""
+    """Takes the reasoning out of an answer, and then the calls out of the rest."""
 
-    def __init__(self, reasoning: Callable[[], AnswerReader], calls: Callable[[], AnswerReader]) -> None:
+    def __init__(self, reasoning: Callable[[], OutputParser], calls: Callable[[], OutputParser]) -> None:
         self._reasoning, self._calls = reasoning(), calls()
 
     def push(self, text: str) -> ParsedText:

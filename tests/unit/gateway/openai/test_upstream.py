@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from trtspec.gateway.openai.wire import WireError, Wires
+from trtspec.gateway.openai.upstream import WireError, Wires
 
 Act = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

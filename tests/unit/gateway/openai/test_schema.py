@@ -11,8 +11,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsBas
 from openai.types.completion_create_params import CompletionCreateParamsBase as TextParams
 
 from trtspec.gateway.openai.errors import ApiError
-from trtspec.gateway.openai.reading import read
-from trtspec.gateway.openai.schema import ChatRequest, CompletionBody, TokenizeBody
+from trtspec.gateway.openai.schema import ChatRequest, CompletionBody, TokenizeBody, parse_body
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
 TEXT: dict[str, Any] = {"model": "m", "prompt": "a"}
@@ -24,7 +23,7 @@ NOT_HERE = {
 
 def refused(body: dict[str, Any], kind: Any = ChatRequest) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        read(json.dumps(body).encode(), kind)
+        parse_body(json.dumps(body).encode(), kind)
     assert caught.value.status == 400
     return caught.value
 
@@ -91,7 +90,7 @@ def test_what_is_wrong_is_named(changes: dict[str, Any], param: str | None, says
 def test_lists_are_bounded(field: str, most: int) -> None:
     function = {"name": "f"}
     one: Any = {"tools": {"type": "function", "function": function}, "functions": function}.get(field, "a")
-    read(json.dumps({**CHAT, field: [one] * most}).encode(), ChatRequest)
+    parse_body(json.dumps({**CHAT, field: [one] * most}).encode(), ChatRequest)
     error = refused({**CHAT, field: [one] * (most + 1)})
     assert error.param == field
     assert f"at most {most} items" in error.message
@@ -100,7 +99,7 @@ def test_lists_are_bounded(field: str, most: int) -> None:
 @pytest.mark.parametrize(("field", "most", "value"), [("logit_bias", 1024, 1), ("metadata", 64, "a")])
 def test_dictionaries_are_bounded(field: str, most: int, value: Any) -> None:
     values = {str(number): value for number in range(most)}
-    read(json.dumps({**CHAT, field: values}).encode(), ChatRequest)
+    parse_body(json.dumps({**CHAT, field: values}).encode(), ChatRequest)
     error = refused({**CHAT, field: {**values, "more": value}})
     assert (error.param, error.message) == (
         field,
@@ -133,7 +132,7 @@ def test_much_that_is_wrong_takes_little_memory(changes: dict[str, Any], param: 
     tracemalloc.start()
     try:
         with pytest.raises(ApiError) as caught:
-            read(body, ChatRequest)
+            parse_body(body, ChatRequest)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -174,7 +173,7 @@ def test_a_prompt_ends_in_one_way(kind: Any) -> None:
 )
 def test_a_prompt_is_text_or_token_ids_or_several(given: Any, prompts: list[Any]) -> None:
     body = json.dumps({**TEXT, "prompt": given, "suffix": ""}).encode()
-    assert read(body, CompletionBody).prompt == prompts
+    assert parse_body(body, CompletionBody).prompt == prompts
 
 
 @pytest.mark.parametrize(
@@ -194,12 +193,12 @@ def test_nothing_is_filled_in_before_a_suffix() -> None:
 
 
 def test_numbers_may_be_whole() -> None:
-    assert read(json.dumps({**TEXT, "temperature": 1}).encode(), CompletionBody).temperature == 1.0
+    assert parse_body(json.dumps({**TEXT, "temperature": 1}).encode(), CompletionBody).temperature == 1.0
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "9" * 400 + ".0"])
 def test_what_no_number_here_can_hold_is_refused(number: str) -> None:
     body = '{"model": "m", "prompt": "a", "repetition_penalty": ' + number + "}"
     with pytest.raises(ApiError, match="is too large") as caught:
-        read(body.encode(), CompletionBody)
+        parse_body(body.encode(), CompletionBody)
     assert caught.value.status == 400

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.stub_messages import ENDED_MODELS
 from trtspec.gateway.openai.errors import ApiError
-from trtspec.gateway.openai.pieces import TokenCounts, failure, piece
+from trtspec.gateway.openai.model_output import TokenCounts, failure, piece
 from trtspec.serving.executor import LogProb
 
 LAST = {

@@ -13,9 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import ValidationError, validate
 
-from trtspec.gateway.openai.call_forms import calls_in_json, form_of
-from trtspec.gateway.openai.parsed import AnswerReader, ParsedText
-from trtspec.gateway.openai.tools import BareCalls, ForcedArguments, ForcedCalls, TaggedCalls, forced_schema
+from trtspec.gateway.openai.parsed_text import OutputParser, ParsedText
+from trtspec.gateway.openai.tool_parser import (
+    BareCalls,
+    NamedCallArguments,
+    RequiredCalls,
+    TaggedCalls,
+    calls_in_json,
+    calls_schema,
+    form_of,
+)
 
 ONE = '{"name": "add", "arguments": {"a": 1, "b": "é"}}'
 QWEN = f"Let me see.\n<tool_call>\n{ONE}\n</tool_call>\n<tool_call>\n{ONE}\n</tool_call>"
@@ -48,12 +55,12 @@ TOOLS: list[dict[str, Any]] = [
 SCHEMAS: dict[str, Any] = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in TOOLS}
 
 
-def reader(template: str) -> AnswerReader:
+def reader(template: str) -> OutputParser:
     form = form_of(template)
     return TaggedCalls(form, SCHEMAS) if form else BareCalls(NAMES)
 
 
-def read(calls: AnswerReader, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
+def read(calls: OutputParser, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
     found = [*map(calls.push, pieces), calls.flush()]
     content = "".join(one.content for one in found)
     return content, [(call.name, call.arguments) for one in found for call in one.calls]
@@ -194,11 +201,11 @@ def test_arguments_that_json_cannot_hold_are_no_call(number: str) -> None:
 
 
 def test_forced_calls() -> None:
-    assert read(ForcedCalls(), [f"[{ONE[:9]}", f"{ONE[9:]}]"])[1][0][0] == "add"
+    assert read(RequiredCalls(), [f"[{ONE[:9]}", f"{ONE[9:]}]"])[1][0][0] == "add"
 
 
 def test_the_arguments_of_a_named_function_are_told_as_they_come() -> None:
-    calls = ForcedArguments("now")
+    calls = NamedCallArguments("now")
     first, second, last = calls.push('{"a'), calls.push('": 1}'), calls.flush()
     (call,) = first.calls
     assert (call.name, call.arguments, second.more) == ("now", '{"a', '": 1}')
@@ -218,11 +225,11 @@ def is_of(schema: dict[str, Any]) -> Callable[[Any], bool]:
 
 def test_the_schema_of_forced_calls_admits_calls_of_the_tools_alone() -> None:
     add, now = {"name": "add", "arguments": {"a": 1}}, {"name": "now", "arguments": {}}
-    several = is_of(forced_schema(TOOLS, None, several=True))
+    several = is_of(calls_schema(TOOLS, None, several=True))
     assert several([add, now])
     assert not any(map(several, ([], [{"name": "other", "arguments": {}}], [{**add, "arguments": {}}], add)))
-    assert not is_of(forced_schema(TOOLS, None, several=False))([add, now])
-    assert is_of(forced_schema(TOOLS, "add", several=True))({"a": 1})
+    assert not is_of(calls_schema(TOOLS, None, several=False))([add, now])
+    assert is_of(calls_schema(TOOLS, "add", several=True))({"a": 1})
 
 
 def nested(kind: str) -> dict[str, Any]:
@@ -238,7 +245,7 @@ def test_references_of_parameters_stay_their_own() -> None:
         {"type": "function", "function": {"name": name, "parameters": nested(kind)}}
         for name, kind in kinds.items()
     ]
-    schema = forced_schema(tools, None, several=True)
+    schema = calls_schema(tools, None, several=True)
     admits = is_of(schema)
 
     def call(name: str, *places: Any) -> list[Any]:
@@ -254,7 +261,7 @@ def test_references_of_parameters_stay_their_own() -> None:
 @pytest.mark.parametrize("name", [None, "go"])
 def test_xgrammar_reads_references_of_parameters(name: str | None) -> None:
     tools = [{"type": "function", "function": {"name": "go", "parameters": nested("string")}}]
-    xgrammar.Grammar.from_json_schema(json.dumps(forced_schema(tools, name, several=True)))
+    xgrammar.Grammar.from_json_schema(json.dumps(calls_schema(tools, name, several=True)))
 
 
 def test_ids_are_as_mistrals_templates_demand() -> None:

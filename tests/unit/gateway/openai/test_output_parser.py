@@ -11,22 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
-from tests.unit.gateway.openai.recordings import CALL, HARMONY, QWEN, RECORDINGS
-from tests.unit.gateway.openai.test_tools import SCHEMAS, cut
-from trtspec.gateway.openai.parsed import AnswerReader, ParsedText
-from trtspec.gateway.openai.readers import NO_PARSER, reading
+from tests.unit.gateway.openai.recordings import CALL, QWEN, RECORDINGS
+from tests.unit.gateway.openai.test_tool_parser import SCHEMAS, cut
+from trtspec.gateway.openai.output_parser import NO_PARSER, choose_parsing
+from trtspec.gateway.openai.parsed_text import OutputParser, ParsedText
 from trtspec.serving.tokenizer import Tokenizer
 
 PLACES = st.lists(st.integers(0, 500), max_size=12)
 
 
-def made(template: str, parser: str | None = None, prompt: str = "", *, tools: bool = True) -> AnswerReader:
-    how = reading(template, parser, prompt, SCHEMAS if tools else None, None)
+def made(template: str, parser: str | None = None, prompt: str = "", *, tools: bool = True) -> OutputParser:
+    how = choose_parsing(template, parser, prompt, SCHEMAS if tools else None, None)
     assert how
-    return how.reader()
+    return how.parser()
 
 
-def read(reader: AnswerReader, pieces: list[str]) -> tuple[str, str, list[tuple[str, Any]]]:
+def read(reader: OutputParser, pieces: list[str]) -> tuple[str, str, list[tuple[str, Any]]]:
     found = ParsedText()
     for piece in pieces:
         found = found.followed_by(reader.push(piece))
@@ -44,13 +44,12 @@ def test_an_answer_is_the_same_however_it_is_cut(
         assert read(made(template, parser, prompt), pieces) == expected
 
 
-PARTS = ["<think>", "</think>", "Here is my response:", "Here", "\n ", "text", CALL, HARMONY, "<|end|>"]
-PARTS += ["<|message|>", "<|channel|>", "<|start|>"]
+PARTS = ["<think>", "</think>", "Here is my response:", "Here", "\n ", "text", CALL]
 
 
 @settings(deadline=None)
 @given(
-    st.sampled_from(["qwen3", "deepseek_r1", "granite", "openai_gptoss"]),
+    st.sampled_from(["qwen3", "deepseek_r1", "granite"]),
     st.lists(st.sampled_from(PARTS), max_size=12),
     PLACES,
 )
@@ -63,7 +62,7 @@ def test_nothing_depends_on_the_pieces(parser: str, parts: list[str], places: li
 @settings(deadline=None)
 @given(st.text(max_size=60).filter(lambda text: "<" not in text), PLACES)
 def test_text_without_marks_is_content(text: str, places: list[int]) -> None:
-    for parser in ("qwen3", "granite", "openai_gptoss"):
+    for parser in ("qwen3", "granite"):
         assert read(made("", parser, tools=False), cut(text, places)) == ("", text, [])
 
 
@@ -76,8 +75,8 @@ def test_reasoning_is_told_as_it_comes() -> None:
 
 
 def test_a_template_without_marks_and_no_parser_leave_an_answer_as_it_is() -> None:
-    assert reading("{{ messages }}", None, "", None, None) is None
-    assert reading(QWEN, NO_PARSER, "", None, None) is None
+    assert choose_parsing("{{ messages }}", None, "", None, None) is None
+    assert choose_parsing(QWEN, NO_PARSER, "", None, None) is None
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +105,7 @@ def words() -> tokenizers.Tokenizer:
 def test_the_tokens_of_the_reasoning_are_counted(
     words: tokenizers.Tokenizer, prompt: str, said: str, number: int
 ) -> None:
-    how = reading(QWEN, None, prompt, None, Tokenizer(words))
+    how = choose_parsing(QWEN, None, prompt, None, Tokenizer(words))
     assert how
     assert how.counter
     counter = how.counter()
@@ -116,15 +115,15 @@ def test_the_tokens_of_the_reasoning_are_counted(
 
 
 def test_marks_that_are_no_tokens_leave_the_tokens_uncounted(words: tokenizers.Tokenizer) -> None:
-    how = reading("", "granite", "", None, Tokenizer(words))
+    how = choose_parsing("", "granite", "", None, Tokenizer(words))
     assert how
     assert how.counter is None
 
 
 def test_marks_that_are_special_tokens_are_asked_for(words: tokenizers.Tokenizer) -> None:
     def needs(template: str) -> bool:
-        how = reading(template, None, "", SCHEMAS, Tokenizer(words))
+        how = choose_parsing(template, None, "", SCHEMAS, Tokenizer(words))
         assert how
         return how.needs_special_tokens
 
-    assert [needs(QWEN), needs("<|tool_call_begin|>"), needs("<|channel|>")] == [False, True, True]
+    assert [needs(QWEN), needs("<|tool_call_begin|>")] == [False, True]
