@@ -1,8 +1,6 @@
-"""The compiled kernels, which run on the threads of PyTorch's own products, and the arguments of their calls.
+"""The compiled kernels, which run on the threads of PyTorch's own products.
 
-A second pool of threads would compete for the processors with PyTorch's, which spin between products. The
-arguments are one C structure for each kind. Addresses are of contiguous memory that outlives the call. Sizes
-are numbers of elements. Threads take tasks of a call by increasing `next_task`, which is 0 at first.
+A second pool of threads would compete for the processors with PyTorch's, which spin between products.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections.abc import Callable, Sequence
-from ctypes import Structure, addressof, c_double, c_int64
+from ctypes import Structure, addressof, c_int64
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,10 +19,13 @@ import torch
 from torch import Tensor
 
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
+from trtspec.serving.executors.torch.kernels.calls import AttentionCall, RowsCall
 from trtspec.serving.executors.torch.spans import Span
 
 log = logging.getLogger(__name__)
 
+# What an exponential costs, in products of two numbers.
+_EXPONENTIAL = 8
 # The number of multiplications from which it pays to wake other threads: some 10 us of one thread.
 _WORTH_SHARING = 2**19
 
@@ -86,45 +87,6 @@ def _openmp() -> Callable[..., None] | None:
     share.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
     share.restype = None
     return share
-
-
-def _integers(*names: str) -> tuple[tuple[str, type[c_int64]], ...]:
-    return tuple((name, c_int64) for name in names)
-
-
-# The first fields of every call.
-_TASKS = _integers("next_task", "tasks")
-
-
-class RowsCall(Structure):
-    """A function of each of the `rows` `[tasks, width]`, with rows of `result`. Each row is a task.
-
-    A norm has a float32 `weight` `[width]`, and the `floor` of a row's length.
-    """
-
-    _fields_ = (*_TASKS, *_integers("width", "rows", "result", "weight"), ("floor", c_double))
-
-
-class AttentionCall(Structure):
-    """The attention of the new rows of several sequences to their cached keys and values, in one layer.
-
-    `texts` is an int64 table with a line for each sequence: the address of its slot, `[layers, 2 * kv_heads,
-    capacity, head_size]`, its capacity, the position of its first new row, the number of its new rows, and
-    their first index in `rows`. `rows` is `[rows, heads + 2 * kv_heads, head_size]`, with queries, keys and
-    values, and `result` is `[rows, heads * head_size]`. `sharing` heads share keys. A row sees the last
-    `window` positions, itself included. Scores are bounded to `cap` unless it is 0. Each sequence has
-    `kv_heads * parts` tasks.
-    """
-
-    _fields_ = (
-        *_TASKS,
-        *_integers("texts", "parts", "kv_heads", "sharing", "layer", "window", "rows", "result"),
-        *(("scale", c_double), ("cap", c_double)),
-    )
-
-
-# What an exponential costs, in products of two numbers.
-_EXPONENTIAL = 8
 
 
 class Norm:

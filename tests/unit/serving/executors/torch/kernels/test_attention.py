@@ -170,7 +170,7 @@ def test_rounding_is_that_of_pytorch(tmp_path: Path, dtype: torch.dtype) -> None
 
 def test_a_call_is_what_numba_compiled_it_for() -> None:
     """No padding lies between fields, of which each has 8 bytes."""
-    from trtspec.serving.executors.torch.kernels.kernel import AttentionCall, RowsCall
+    from trtspec.serving.executors.torch.kernels.calls import AttentionCall, RowsCall
 
     for call in (AttentionCall, RowsCall):
         assert ctypes.sizeof(call) == 8 * len(call._fields_)

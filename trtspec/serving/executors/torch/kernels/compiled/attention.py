@@ -14,6 +14,7 @@ import numba
 import numpy as np
 from numba import carray
 
+from trtspec.serving.executors.torch.kernels.calls import AttentionCall
 from trtspec.serving.executors.torch.kernels.compiled.compiler import (
     ONE,
     ZERO,
@@ -25,7 +26,6 @@ from trtspec.serving.executors.torch.kernels.compiled.compiler import (
     take,
     wide,
 )
-from trtspec.serving.executors.torch.kernels.kernel import AttentionCall
 
 # The positions whose keys and values stay in the processor's cache while all queries read them.
 _BLOCK = 256

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numba import carray
 
+from trtspec.serving.executors.torch.kernels.calls import RowsCall
 from trtspec.serving.executors.torch.kernels.compiled.compiler import (
     ONE,
     at_address,
@@ -17,7 +18,6 @@ from trtspec.serving.executors.torch.kernels.compiled.compiler import (
     take,
     wide,
 )
-from trtspec.serving.executors.torch.kernels.kernel import RowsCall
 
 # The number of rows that a thread takes at a time.
 _ROWS = 4
