@@ -30,7 +30,7 @@ from trtspec.pipeline.plan.resolved import EnginePlan
 from trtspec.pipeline.plan.speed import ROUND_S, chip, network
 from trtspec.recipe.gpus import GPUS
 
-LENGTH, ACCEPTANCE, LOAD = 10, 0.8, BatchLoad(texts=1, context=1024)
+LENGTH, ACCEPTANCE, LOAD = 10, 0.8, BatchLoad(sequences=1, context=1024)
 TARGETS = {
     "70B": ("nvidia/Llama-3.3-70B-Instruct-FP8", 1),
     "405B": ("nvidia/Llama-3.1-405B-Instruct-FP8", 4),
@@ -91,7 +91,7 @@ def test_a_step_of_tensorrt_llm(
 ) -> None:
     """Held out: neither the constants nor the comparison above have seen them."""
     network = of(hub_cache, TARGETS["70B"][0], 2)
-    load = BatchLoad(texts=1, context=prompt + answer // 2)
+    load = BatchLoad(sequences=1, context=prompt + answer // 2)
     found_ms = step(network, chip(GPUS["h100"]), load).seconds * 1e3
     assert found_ms == pytest.approx(forecast_ms, rel=0.005)
     assert found_ms == pytest.approx(published_ms, rel=0.15)
