@@ -153,7 +153,7 @@ def state_of(times: Sequence[RequestTimes], demand: Demand) -> ReplicaState | No
     return ReplicaState(
         use=queue.use,
         running=running,
-        waiting=demand.rate * wait,
+        waiting=(queue.mean_present - running) * waits,
         time_to_first_token=_first_quantile(times, queue, waits),
         inter_token=_quantile(zip(working, (one.token_p95 for one in times), strict=True), running),
         end_to_end=wait + running / demand.rate,
