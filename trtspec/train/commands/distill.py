@@ -142,7 +142,7 @@ def _wanted(options: DistillCommandOptions, loaded: LoadedRecipe) -> Distillatio
     """Returns the options of the training; options that are left out have the values of the method's
     authors."""
     # It imports aiohttp; a missing extra `train` is reported before.
-    from trtspec.train.distill.answers import TargetDeployment
+    from trtspec.train.distill.settings import TargetDeployment
 
     key = read_key(options.api_key_file, options.api_key_env)
     head, published = None, TrainingSettings()

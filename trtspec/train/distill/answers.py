@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from trtspec.base.digest import digest_of
 from trtspec.base.errors import DatasetError, EngineError, ServerError
 from trtspec.base.progress import Advance, Progress
 from trtspec.client.endpoint import AskError, ChatMessage, Endpoint, EndpointRequest
-from trtspec.client.finding import find
 from trtspec.measure.bench.traffic import Tasks
 from trtspec.measure.workloads.reading import read_workload
 from trtspec.measure.workloads.recorded import Recorded, append_recorded, read_recorded
@@ -29,23 +28,7 @@ from trtspec.train.tune.answer import RecordedAnswer, in_tokens
 from trtspec.train.tune.builds import TuneBuilds
 from trtspec.train.tune.recording import LEAST_ROOM, Asking, record
 
-_TIMEOUT_S = 3600.0
-
 Connect = Callable[[], Awaitable[Endpoint]]
-
-
-@dataclass(frozen=True, slots=True)
-class TargetDeployment:
-    """A server of the target, with drafts or without: they change no answer."""
-
-    url: str
-    model: str | None = None
-    key: str | None = field(default=None, repr=False)
-    streams: int = 16
-
-    async def connect(self) -> Endpoint:
-        """Finds the model, by Triton's API or OpenAI's; raises UnavailableError."""
-        return (await find(self.url, self.model, chat=False, timeout_s=_TIMEOUT_S, key=self.key)).endpoint
 
 
 def record_deployed(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from trtspec.train.distill.answers import TargetDeployment
+from trtspec.client.endpoint import Endpoint
+from trtspec.client.finding import find
 
+_TIMEOUT_S = 3600.0
 DECAY = 0.8
 """The weight of a draft token relative to the one before it, as in EAGLE's trainer
 (`eagle/traineagle3/main.py`)."""
@@ -50,6 +51,20 @@ class HeadSettings:
 HEAD_TRAINING = TrainingSettings(epochs=20, learning_rate=1e-4)
 """The rate of SpecForge 0.2 and the epochs of Speculators 0.9, by the `schema.py` of either.
 The small targets of tests need higher rates."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetDeployment:
+    """A server of the target, with drafts or without: they change no answer."""
+
+    url: str
+    model: str | None = None
+    key: str | None = field(default=None, repr=False)
+    streams: int = 16
+
+    async def connect(self) -> Endpoint:
+        """Finds the model, by Triton's API or OpenAI's; raises UnavailableError."""
+        return (await find(self.url, self.model, chat=False, timeout_s=_TIMEOUT_S, key=self.key)).endpoint
 
 
 @dataclass(frozen=True, slots=True)
