@@ -43,7 +43,7 @@ os.environ["XDG_STATE_HOME"] = _STATE.name
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    from tests.workers import FilesAndServers
+    from tests.support.workers import FilesAndServers
 
     return FilesAndServers(config, log)
 

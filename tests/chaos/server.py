@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.ports import free_ports
-from tests.processes import command_line, numbers_of
+from tests.support.ports import free_ports
+from tests.support.processes import command_line, numbers_of
 
 HERE = Path(__file__).parent
 TINY = HERE.parents[1] / "recipes" / "tiny"

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.draft_failures import draft_failures
 from tests.fakes.clock import until
 from tests.fakes.drafting import random_head, said, tiny_target, trained_head
 from tests.fakes.engine_dir import write_engine
+from tests.support.draft_failures import draft_failures
 from trtspec.backends.torch.builder import build_head, build_layers
 from trtspec.models.heads.reading import read_head
 from trtspec.serving.adaptive.policy import Policy

@@ -28,11 +28,11 @@ from typing import Any
 
 import yaml
 
-from tests.chromium import Tab, look
 from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Deploy, Deployer, wait_until
 from tests.perf.load import Texts
-from tests.ports import free_port
-from tests.prometheus import Prometheus
+from tests.support.chromium import Tab, look
+from tests.support.ports import free_port
+from tests.support.prometheus import Prometheus
 from trtspec.cli.monitoring import shipped
 from trtspec.client.endpoint import AskError, ChatMessage, Endpoint, EndpointRequest
 from trtspec.client.finding import find

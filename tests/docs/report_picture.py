@@ -17,9 +17,9 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from tests.chromium import Tab, look
 from tests.docs.blocks import ROOT
 from tests.e2e.conftest import RECIPE, TRTSPEC
+from tests.support.chromium import Tab, look
 
 PICTURE = ROOT / "docs" / "report.png"
 PROMPTS, WIDTH, SCALE = 384, 1180, 1.5

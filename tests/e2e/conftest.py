@@ -20,11 +20,11 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import pytest
 
-from tests.command_line import trtspec
 from tests.e2e.in_docker import Deploying, Docker
-from tests.ports import free_port, free_ports
-from tests.processes import command_lines
+from tests.support.command_line import trtspec
 from tests.support.grpc_client import GrpcClient
+from tests.support.ports import free_port, free_ports
+from tests.support.processes import command_lines
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
 RECIPE = TINY / "recipe.yaml"

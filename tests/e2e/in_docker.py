@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tests.command_line import trtspec
 from tests.fakes.docker_daemon import DockerDaemon
 from tests.fakes.gpu_machine import GpuMachine
+from tests.support.command_line import trtspec
 from trtspec.deployment.triton.install import find_wheel
 from trtspec.recipe.releases import release_of
 

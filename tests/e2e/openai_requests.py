@@ -15,7 +15,7 @@ from typing import Any
 import openai
 
 from tests.e2e.conftest import ENDLESS, TRTSPEC, wait_until
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 MODEL = "speculative_llm"
 ROUTES = ("/v1/completions", "/v1/chat/completions")

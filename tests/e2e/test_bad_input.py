@@ -19,7 +19,7 @@ import pytest
 import tritonclient.grpc as grpc
 
 from tests.e2e.conftest import ENDLESS, IN_PROCESS, Deploy, wait_until
-from tests.processes import numbers_of
+from tests.support.processes import numbers_of
 from trtspec.base.errors import ServerError
 from trtspec.serving.triton.agreement import NOT_UNICODE
 

@@ -12,9 +12,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests import s3
 from tests.e2e.conftest import RECIPE, TINY
 from tests.fakes.kubelet import Pod, needs_sandbox
+from tests.support import s3
 from trtspec.base.progress import no_progress
 from trtspec.cli.app import app
 from trtspec.cluster.kubernetes import jobs as scheduler

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from tests.e2e.conftest import TRTSPEC, wait_until
-from tests.processes import naming
+from tests.support.processes import naming
 from trtspec.measure.commands.demo import PROMPT
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}

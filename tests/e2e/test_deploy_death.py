@@ -27,7 +27,7 @@ from tests.e2e.conftest import (
     at_work,
 )
 from tests.e2e.openai_requests import GOOD, ask
-from tests.processes import command_line, command_lines
+from tests.support.processes import command_line, command_lines
 from trtspec.base.errors import ServerError
 from trtspec.deployment.triton.install import find_wheel
 

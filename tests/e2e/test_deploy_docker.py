@@ -20,7 +20,7 @@ from tests.e2e.test_tensorrt_llm import write_recipe
 from tests.fakes.bindings import BINDINGS
 from tests.fakes.docker_daemon import INFO
 from tests.fakes.gpu_machine import H200
-from tests.processes import command_lines
+from tests.support.processes import command_lines
 from trtspec.pipeline.containers.container import name_for
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.conftest import IN_PROCESS, TRTSPEC, Until
 from tests.e2e.in_docker import Deploying, Docker
 from tests.e2e.openai_requests import complete
-from tests.processes import command_lines
+from tests.support.processes import command_lines
 
 pytestmark = pytest.mark.sweep
 

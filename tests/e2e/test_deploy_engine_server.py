@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from tests.command_line import trtspec
 from tests.e2e.conftest import DEADLINE_S, RECIPE, TINY, TRTSPEC, Until
 from tests.fakes.docker_daemon import DockerDaemon
 from tests.fakes.gpu_machine import GpuMachine
-from tests.ports import free_port, free_ports
-from tests.processes import command_lines
-from tests.servers_of_others import write_launch
+from tests.support.command_line import trtspec
+from tests.support.ports import free_port, free_ports
+from tests.support.processes import command_lines
+from tests.support.servers_of_others import write_launch
 from trtspec.backends.launch import ServerLaunch
 from trtspec.client import client as clients
 

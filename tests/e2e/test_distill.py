@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import trtspec
 from tests.e2e.conftest import IN_PROCESS, Deploy, Until
+from tests.support.command_line import trtspec
 from trtspec.measure.workloads.recorded import Recorded, append_recorded, read_recorded
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"

@@ -19,7 +19,7 @@ import pytest
 
 from tests.docs.blocks import GENERATED, PAGES, ROOT, blocks, is_printed
 from tests.e2e.conftest import TINY
-from tests.ports import free_port, free_ports
+from tests.support.ports import free_port, free_ports
 
 NAMES = ("add", "close", "read", "write", "merge", "find", "send", "copy")
 PROMPTS = "".join(f"{json.dumps({'prompt': f'def {name}(self, other):'})}\n" for name in NAMES)

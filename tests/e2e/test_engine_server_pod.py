@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests import helm
-from tests.command_line import trtspec
 from tests.e2e.conftest import Until
 from tests.fakes.kubelet import Pod, needs_sandbox
-from tests.servers_of_others import write_launch
+from tests.support import helm
+from tests.support.command_line import trtspec
+from tests.support.servers_of_others import write_launch
 from trtspec.backends.launch import ServerLaunch
 
 RECIPE = """

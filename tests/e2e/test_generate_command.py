@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import trtspec
 from tests.e2e.conftest import IN_PROCESS, Deploy, Until
+from tests.support.command_line import trtspec
 from trtspec.client.client import Client
 from trtspec.client.endpoint import ChatMessage
 from trtspec.client.local_server import find_servers

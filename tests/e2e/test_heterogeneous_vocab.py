@@ -12,10 +12,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.command_line import trtspec
-from tests.draft_failures import draft_failures
 from tests.fakes.vocabularies import shuffled_model
 from tests.perf.pair import heldout
+from tests.support.command_line import trtspec
+from tests.support.draft_failures import draft_failures
 from trtspec.measure.verify.opening import load_build
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.executor import SamplingConfig

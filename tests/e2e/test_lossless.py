@@ -14,8 +14,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.command_line import trtspec
 from tests.fakes.suffix import SUFFIX
+from tests.support.command_line import trtspec
 from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest

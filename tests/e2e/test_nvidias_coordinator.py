@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Deploy, wait_until
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.local import serve_triton
 from trtspec.deployment.triton.install import find_wheel

@@ -17,7 +17,7 @@ import pytest
 
 from tests.e2e.conftest import IN_PROCESS, Deploy, Until
 from tests.e2e.test_openai import CHAT, MESSAGES, PROMPT
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 FRONT_END = os.environ.get("TRITON_OPENAI_FRONTEND")
 pytestmark = [

@@ -17,8 +17,8 @@ from openai.types.chat import ChatCompletion
 
 from tests.e2e.conftest import IN_PROCESS, ONLY_IN_PROCESS, Deploy, Deployer, Until
 from tests.e2e.openai_requests import CHAT, GOOD, LONG, MODEL, ROUTES, ask, begin, error_of, read, serving
-from tests.ports import free_port
-from tests.processes import command_lines, numbers_of
+from tests.support.ports import free_port
+from tests.support.processes import command_lines, numbers_of
 from trtspec.client.scrape import parse
 
 # Qwen's form, with nothing but what the tests need.

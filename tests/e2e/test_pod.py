@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tests import helm, s3
 from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Until, wait_until
 from tests.fakes.kubelet import Pod, needs_sandbox
-from tests.ports import free_port
-from tests.processes import command_line
-from tests.prometheus import Prometheus
+from tests.support import helm, s3
+from tests.support.ports import free_port
+from tests.support.processes import command_line
+from tests.support.prometheus import Prometheus
 from trtspec.client.scrape import parse
 
 pytestmark = pytest.mark.sweep

@@ -12,7 +12,7 @@ import pytest
 
 import trtspec
 from tests.e2e.conftest import IN_PROCESS, Deploy
-from tests.ports import free_port, free_ports
+from tests.support.ports import free_port, free_ports
 from trtspec.deployment.options import DeployOptions
 from trtspec.gateway.ports import LOOPBACK, Ports, listens
 

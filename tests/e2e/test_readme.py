@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from tests.command_line import trtspec
 from tests.docs.blocks import ROOT, Block, blocks, is_printed
 from tests.e2e.in_docker import Docker
 from tests.e2e.test_docs import with_ports
 from tests.e2e.test_tensorrt_llm import write_recipe
 from tests.fakes.bindings import BINDINGS
 from tests.fakes.gpu_machine import H100
+from tests.support.command_line import trtspec
 
 README = ROOT / "README.md"
 RECIPE = "recipes/llama-3.1-8b-h100.yaml"

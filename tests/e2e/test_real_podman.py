@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import trtspec
 from tests.e2e.conftest import RECIPE, Until
 from tests.e2e.real_podman import IMAGE, RealPodman
-from tests.ports import free_port, free_ports
+from tests.support.command_line import trtspec
+from tests.support.ports import free_port, free_ports
 from trtspec.pipeline.containers.dialect import PODMAN
 
 pytestmark = pytest.mark.podman

@@ -20,8 +20,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.command_line import trtspec
 from tests.e2e.conftest import IN_PROCESS, TRTSPEC, Deploy, Deployer, wait_until
+from tests.support.command_line import trtspec
 from trtspec.deployment.rollout.steps import STEPS, name_of, read_record
 from trtspec.serving.rollout.state import ARMS
 

@@ -17,7 +17,7 @@ from tests.contract.test_sampling import p_value
 from tests.e2e.conftest import Deploy, wait_until
 from tests.fakes.cpp_backend_build import LETTERS, write_build
 from tests.fakes.engine_dir import write_engine
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.local import serve_triton
 from trtspec.deployment.triton.install import find_wheel

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import trtspec
+from tests.support.command_line import trtspec
 
 NOT_TRIED = {"trimmed drafts", "memory as planned", "generation logits"}
 """The checks that the torch backend gives nothing to try."""

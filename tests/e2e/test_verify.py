@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.command_line import trtspec
 from tests.e2e.conftest import BLS, TINY, Deploy
+from tests.support.command_line import trtspec
 
 FEW = ("--prompt", "code-1", "--prompt", "list-1", "--max-tokens", "24", "--concurrency", "4")
 NOT_SAMPLED = ("--draws", "0")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import trtspec
 from tests.e2e.conftest import RECIPE, TINY
 from tests.e2e.test_deploy_engine_server import written
-from tests.processes import command_lines
+from tests.support.command_line import trtspec
+from tests.support.processes import command_lines
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ import yaml
 
 from tests.e2e.conftest import ENDLESS, TRTSPEC, Deploy, Deployer, Until, at_work, wait_until
 from tests.e2e.openai_requests import ask
-from tests.ports import free_port
-from tests.prometheus import Prometheus
-from tests.promql import names
+from tests.support.ports import free_port
+from tests.support.prometheus import Prometheus
+from tests.support.promql import names
 from trtspec.base.errors import ServerError
 from trtspec.cli.monitoring import shipped
 from trtspec.client.scrape import parse

@@ -1,6 +1,6 @@
 """NVIDIA ModelOpt's calibration and its exporter of TensorRT-LLM checkpoints, for every family.
 
-Its import takes seconds: it is imported where it is used, and `tests.workers` has one process for all that.
+Its import takes seconds: it is imported where it is used, and `tests.support.workers` has one process for it.
 """
 
 from __future__ import annotations

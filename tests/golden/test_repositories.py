@@ -19,7 +19,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from tests.fakes.eagle_heads import write_eagle_for
 from tests.fakes.heads import write_head_for
-from tests.releases import each_release
+from tests.support.releases import each_release
 from trtspec.deployment.triton.install import IN_IMAGE as SERVER
 from trtspec.deployment.triton.launch import by_ranks
 from trtspec.pipeline.build.plan import make_plan

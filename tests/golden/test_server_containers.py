@@ -15,7 +15,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from tests.golden.test_containers import DOCKER_OF_ROOT, KINDS, engine, options_of
-from tests.servers_of_others import SERVERS
+from tests.support.servers_of_others import SERVERS
 from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.vllm import triton as triton_vllm
 from trtspec.deployment.container import container_of, run_words

@@ -14,7 +14,7 @@ import pytest
 
 from tests.fakes.heads import write_head
 from tests.fakes.mtp import DEEPSEEK, make_mtp
-from tests.servers_of_others import SERVERS
+from tests.support.servers_of_others import SERVERS
 from tests.unit.pipeline.inspection.test_heads import TARGET
 from trtspec.base.errors import RecipeError
 from trtspec.pipeline.build.plan import make_plan

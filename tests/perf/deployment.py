@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.e2e.conftest import RECIPE, TRTSPEC, Deploy, Deployer, wait_until
-from tests.processes import command_line
+from tests.support.processes import command_line
 
 
 @contextmanager

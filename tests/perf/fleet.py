@@ -35,7 +35,7 @@ from typing import Any
 from tests.perf.bar import Bar
 from tests.perf.load import DEADLINE_S, HERE, TINY, Texts
 from tests.perf.pair import machine, run_build
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 from trtspec.capacity.demand import Demand, lognormal
 from trtspec.capacity.fleet import Replica, state_of
 from trtspec.capacity.speed import MeasuredSpeed, RequestTimes, speed_of_levels

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import tokenizers
 
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 from trtspec.client.endpoint import EndpointRequest
 from trtspec.client.finding import find
 from trtspec.measure.bench.sample import RequestSample

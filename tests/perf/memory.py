@@ -22,7 +22,7 @@ from tests.chaos.clients import Clients
 from tests.chaos.server import MODEL, Server, build, deploy
 from tests.chaos.shots import Kind, Shot
 from tests.perf.load import Texts
-from tests.processes import numbers_of
+from tests.support.processes import numbers_of
 
 PATIENCE_S = 60.0
 PROMPT, LEAVES_S = 20, 0.05

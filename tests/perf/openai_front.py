@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.e2e.conftest import Deploy, wait_until
 from tests.perf.deployment import deployed, port_behind, processor_s
-from tests.processes import command_lines
+from tests.support.processes import command_lines
 
 STREAMS = (1, 16, 64)
 PAIRS, FIRSTS, TOKENS = 8, 60, 96

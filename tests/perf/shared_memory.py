@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.e2e.conftest import Deploy, wait_until
 from tests.fakes.cpp_backend_build import write_build
 from tests.fakes.engine_dir import write_directory
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.local import serve_triton
 from trtspec.deployment.triton import install

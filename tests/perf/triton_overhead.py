@@ -22,8 +22,8 @@ from statistics import mean
 from typing import Any
 
 from tests.perf.coordinator import DRAFT_TOKEN_S, PROMPT, VERIFICATION_S
-from tests.ports import free_ports
 from tests.support.grpc_client import GrpcClient
+from tests.support.ports import free_ports
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.local import serve_triton
 from trtspec.deployment.triton.install import find_wheel

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.e2e.conftest import TRTSPEC, wait_until
-from tests.ports import free_port
-from tests.processes import command_lines
 from tests.servers.judges import PYTHON, ROOT
+from tests.support.ports import free_port
+from tests.support.processes import command_lines
 from trtspec.measure.verify.opening import InProcess, load_build
 from trtspec.measure.verify.sides import PLAIN, VerifyRequest
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 NODES = {"n1": "h100", "n2": "h200"}
 _CONF = """

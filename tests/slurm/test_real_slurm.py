@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import trtspec
 from tests.fakes.gpu_machine import H200, GpuMachine
 from tests.slurm.calls import ROOT, Call
 from tests.slurm.cluster import RealSlurm, running, wait_for
+from tests.support.command_line import trtspec
 from tests.unit.cluster.kubernetes.jobs import job_of
 from trtspec.base.progress import no_progress
 from trtspec.base.roles import Role

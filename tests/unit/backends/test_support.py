@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import trtspec.backends
-from tests.servers_of_others import SERVERS, server_named
+from tests.support.servers_of_others import SERVERS, server_named
 from trtspec.backends.table import backend_named, backends
 from trtspec.methods.table import METHODS
 from trtspec.recipe.backends import NAMES

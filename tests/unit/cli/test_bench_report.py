@@ -11,8 +11,8 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from tests.command_line import trtspec
 from tests.fakes.bench_result import result
+from tests.support.command_line import trtspec
 from trtspec.measure.bench.result import Arms, read, write
 from trtspec.measure.commands import bench
 

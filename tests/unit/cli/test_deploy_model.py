@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import trtspec
 from tests.fakes.hub import Hub
+from tests.support.command_line import trtspec
 from trtspec.backends.recipes import load, loads
 from trtspec.cli.terminal.model_recipe import ModelChoices, recipe_text
 

@@ -17,8 +17,8 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc as services
 
-from tests.command_line import trtspec
-from tests.ports import free_port
+from tests.support.command_line import trtspec
+from tests.support.ports import free_port
 from trtspec.client import client as clients
 from trtspec.client import grpc as client
 from trtspec.client.client import Client

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import trtspec
-from tests.ports import free_port
+from tests.support.command_line import trtspec
+from tests.support.ports import free_port
 
 URL = "http://127.0.0.1:1"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import trtspec
+from tests.support.command_line import trtspec
 from trtspec.base.errors import UnavailableError
 from trtspec.client.local_server import LocalServer, find_servers, forget, one_address
 from trtspec.deployment.container import labels_of

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.prometheus import judged, tool
-from tests.promql import names
+from tests.support.prometheus import judged, tool
+from tests.support.promql import names
 from trtspec.cli.monitoring import shipped
 from trtspec.gateway.refusals import NAME
 from trtspec.serving.metrics import FAMILIES

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 from trtspec.base.errors import UnavailableError
 from trtspec.deployment.container import LABEL, container_of, serve_container
 from trtspec.deployment.deployment import Deployment

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import trtspec
-from tests.prometheus import tool
+from tests.support.command_line import trtspec
+from tests.support.prometheus import tool
 from trtspec.base.errors import UnavailableError
 from trtspec.cli.top import drawn, rows
 from trtspec.client.scrape import Scrape, parse, read

@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.ports import free_ports
-from tests.processes import numbers_of
+from tests.support.ports import free_ports
+from tests.support.processes import numbers_of
 
 HOST, MIB = "127.0.0.1", 1 << 20
 FRONT = """

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 from trtspec.base.errors import UnavailableError
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.local import serve_triton, wait_for_ports

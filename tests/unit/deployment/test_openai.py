@@ -13,8 +13,8 @@ import pytest
 
 from tests.e2e.conftest import TINY, wait_until
 from tests.e2e.openai_requests import ask
-from tests.ports import free_port
-from tests.processes import command_line, command_lines
+from tests.support.ports import free_port
+from tests.support.processes import command_line, command_lines
 from trtspec.deployment import openai
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.openai import OpenAi

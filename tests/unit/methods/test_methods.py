@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.made_up_method import NAME
-from tests.servers_of_others import SERVERS
+from tests.support.servers_of_others import SERVERS
 from trtspec.backends.table import backends
 from trtspec.methods.table import METHODS
 

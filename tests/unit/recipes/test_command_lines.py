@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.fakes.trtllm_build import parser
-from tests.releases import each_release
+from tests.support.releases import each_release
 from trtspec.backends.recipes import load
 from trtspec.cli.app import app
 

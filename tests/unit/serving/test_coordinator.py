@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import tokenizers
 
-from tests.draft_failures import draft_failures
 from tests.fakes.expected import Cases, assert_is, expect
 from tests.fakes.languages import DRAFT, TARGET, OneShot, Run, by_prompt, chatter, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, agreeing, echo, scripted_log_prob
 from tests.fakes.suffix import SUFFIX
+from tests.support.draft_failures import draft_failures
 from trtspec.serving.adaptive.policy import AdaptiveLengths, Policy
 from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest, Delta, EndReason

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from jsonschema import validate
 
-from tests.draft_failures import draft_failures
 from tests.fakes.engine_dir import tiny_llama, write_engine
 from tests.fakes.languages import TARGET, Run
 from tests.fakes.scripted_executor import ScriptedExecutor, echo
+from tests.support.draft_failures import draft_failures
 from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest, Delta, EndReason
 from trtspec.serving.drafters.source import Drafting

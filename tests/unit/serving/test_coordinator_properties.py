@@ -12,13 +12,13 @@ import pytest
 import tokenizers
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.draft_failures import draft_failures
 from tests.fakes.expected import Expected, assert_is, expect
 from tests.fakes.scripted_executor import ScriptedExecutor
 from tests.fakes.trimming import Trimming, sometimes
 from tests.fakes.unreliable import Fault, Unreliable
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.worlds import Visit, World, worlds
+from tests.support.draft_failures import draft_failures
 from trtspec.serving.admission import ServingBounds
 from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import Completion, CompletionRequest, Delta, EndReason

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.draft_failures import draft_failures
 from tests.fakes.clock import Clock, until
 from tests.fakes.expected import Cases, assert_is, expect
 from tests.fakes.languages import DRAFT, TARGET, Run, by_prompt, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, agreeing, babble, echo
+from tests.support.draft_failures import draft_failures
 from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.admission import ServingBounds
 from trtspec.serving.assembly import assemble

@@ -11,11 +11,11 @@ from functools import partial
 import pytest
 import tokenizers
 
-from tests.draft_failures import draft_failures
 from tests.fakes.clock import Clock, until
 from tests.fakes.expected import Cases, assert_is, expect
 from tests.fakes.languages import DRAFT, TARGET, OneShot, Run, by_prompt, chatter, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor, echo
+from tests.support.draft_failures import draft_failures
 from trtspec.serving.admission import ServingBounds
 from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest, EndReason

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.draft_failures import draft_failures
 from tests.fakes.engine_dir import tiny_llama, write_engine
 from tests.fakes.languages import DRAFT, TARGET, Run
 from tests.fakes.scripted_executor import ScriptedExecutor, babble
+from tests.support.draft_failures import draft_failures
 from tests.unit.serving.triton.conftest import ENDLESS, Serve, ask, serve
 from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest

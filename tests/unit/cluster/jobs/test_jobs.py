@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.command_line import trtspec
 from tests.fakes.scheduler import FakeScheduler
+from tests.support.command_line import trtspec
 from tests.unit.cluster.jobs.conftest import Look
 from trtspec.base.errors import PairError, UnavailableError
 from trtspec.cluster.commands.build_on import Lines, table, words

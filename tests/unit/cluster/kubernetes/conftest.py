@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import helm
 from tests.fakes.kubernetes.emulator import NAMESPACE, Emulator
 from tests.fakes.kubernetes.server import served
+from tests.support import helm
 from tests.unit.cluster.kubernetes.builds import RECIPES
 from trtspec.cluster import jobs as cluster_jobs
 from trtspec.cluster.kubernetes import jobs, release, workloads

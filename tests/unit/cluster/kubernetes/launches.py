@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from tests.servers_of_others import server_named
+from tests.support.servers_of_others import server_named
 from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.recipes import loads
 from trtspec.backends.served.inputs import LaunchInputs, LaunchModel

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests import helm
+from tests.support import helm
 from trtspec.cluster.kubernetes.helm import template
 from trtspec.cluster.kubernetes.values import Values
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests import helm
-from tests.prometheus import judged
-from tests.promql import names
+from tests.support import helm
+from tests.support.prometheus import judged
+from tests.support.promql import names
 from tests.unit.cluster.kubernetes.builds import ROOT
 from tests.unit.cluster.kubernetes.rendered import CHART
 from tests.unit.cluster.kubernetes.schemas import check

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from tests.fakes.kubernetes.emulator import Emulator
 from tests.fakes.kubernetes.scripts import failing, finishing
-from tests.policies import complaints
+from tests.support.policies import complaints
 from tests.unit.cluster.kubernetes.jobs import scripted
 from trtspec.base.errors import JobError, RecipeError
 from trtspec.cli.app import app

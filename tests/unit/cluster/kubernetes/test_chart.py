@@ -12,8 +12,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests import helm
-from tests.policies import complaints
+from tests.support import helm
+from tests.support.policies import complaints
 from tests.unit.cluster.kubernetes import launches
 from tests.unit.cluster.kubernetes.rendered import CHART
 from tests.unit.cluster.kubernetes.schemas import check

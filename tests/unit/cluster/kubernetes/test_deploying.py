@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.command_line import trtspec
 from tests.fakes.kubernetes import kserve, scripts
 from tests.fakes.kubernetes.emulator import NAMESPACE, Emulator, Refused
+from tests.support.command_line import trtspec
 from tests.unit.cluster.kubernetes.builds import RECIPES, STORE, stored
 
 TEXT = (RECIPES / "llama-3.1-8b-h100.yaml").read_text()

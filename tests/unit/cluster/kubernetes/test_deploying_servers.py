@@ -8,9 +8,9 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from tests.command_line import trtspec
 from tests.fakes.kubernetes import scripts
 from tests.fakes.kubernetes.emulator import NAMESPACE, Emulator
+from tests.support.command_line import trtspec
 
 SECTION = "kubernetes:\n  name: code\n  replicas: 2\n  cache: {{kind: host_path, path: {folder}}}\n"
 

@@ -18,7 +18,7 @@ from tests.fakes.kubernetes.scripts import (
     no_image,
     unschedulable,
 )
-from tests.policies import complaints
+from tests.support.policies import complaints
 from tests.unit.cluster.kubernetes.builds import EVERY, RECIPES
 from tests.unit.cluster.kubernetes.jobs import KEY, Heard, job_of, pods, run, scripted, while_waiting
 from tests.unit.cluster.kubernetes.schemas import check

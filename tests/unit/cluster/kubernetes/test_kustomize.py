@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests import helm
+from tests.support import helm
 from tests.unit.cluster.kubernetes.builds import RECIPES, ROOT, values
 from tests.unit.cluster.kubernetes.rendered import rendered
 from tests.unit.cluster.kubernetes.value_sets import VALUE_SETS

@@ -10,7 +10,7 @@ import yaml
 from jsonschema import ValidationError
 from typer.testing import CliRunner, Result
 
-from tests import helm
+from tests.support import helm
 from tests.unit.cluster.kubernetes import launches
 from tests.unit.cluster.kubernetes.builds import EVERY, RECIPES, values
 from tests.unit.cluster.kubernetes.rendered import rendered

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.policies import POLICIES, complaints
-from tests.servers_of_others import SERVERS
+from tests.support.policies import POLICIES, complaints
+from tests.support.servers_of_others import SERVERS
 from tests.unit.cluster.kubernetes import launches
 from tests.unit.cluster.kubernetes.builds import EVERY, RECIPES, values
 from tests.unit.cluster.kubernetes.rendered import rendered

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers_of_others import SERVERS
+from tests.support.servers_of_others import SERVERS
 from tests.unit.cluster.kubernetes.launches import KEYS, SECTIONS, TARGET, WEIGHTS, launch, loaded, values
 from tests.unit.cluster.kubernetes.rendered import rendered
 from trtspec.backends.recipes import loads

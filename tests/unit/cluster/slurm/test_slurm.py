@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.command_line import trtspec
+from tests.support.command_line import trtspec
 from tests.unit.cluster.slurm.conftest import Cluster
 from trtspec.cluster.jobs import ClusterJob, JobState, Phase
 from trtspec.cluster.slurm import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.command_line import trtspec
+from tests.support.command_line import trtspec
 from tests.unit.deployment.rollout.metrics import text_of, told
 from trtspec.serving.rollout.rollout import Rollout
 from trtspec.serving.rollout.state import RolloutFile

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.command_line import trtspec
 from tests.fakes.bench_result import result
+from tests.support.command_line import trtspec
 from trtspec.base.errors import UnavailableError
 from trtspec.deployment.rollout import steps
 from trtspec.deployment.rollout.bounds import FEWEST_WITHOUT_ERRORS, LEAST_REQUESTS

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import wait_until
-from tests.ports import free_port, free_ports
+from tests.support.ports import free_port, free_ports
 from trtspec.base.errors import ServerError, StuckError
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.triton import server as triton_server

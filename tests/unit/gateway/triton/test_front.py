@@ -20,7 +20,7 @@ from typing import ClassVar
 import pytest
 from aiohttp import ClientConnectionResetError, web
 
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 from tests.unit.deployment.test_figures import exported
 from trtspec.gateway.origins import Origins
 from trtspec.gateway.ports import Ports

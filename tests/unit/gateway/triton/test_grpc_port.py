@@ -10,7 +10,7 @@ import pytest
 from grpc import StatusCode, aio
 from tritonclient.grpc import service_pb2 as pb
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 from trtspec.gateway.refusals import Refusals
 from trtspec.gateway.triton import grpc_port as module
 from trtspec.gateway.triton.grpc_port import GrpcPort

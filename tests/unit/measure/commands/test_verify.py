@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import trtspec
+from tests.support.command_line import trtspec
 from tests.unit.measure.verify.conftest import build
 
 FEW = ("--prompt", "code-1", "--max-tokens", "16", "--draws", "0", "--num-draft-tokens", "2")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chromium import PATH, Seen, Tab, look
 from tests.fakes.bench_result import result
+from tests.support.chromium import PATH, Seen, Tab, look
 from trtspec.measure.bench.compare import compare
 from trtspec.measure.html.comparison import comparison_page
 from trtspec.measure.html.document import as_html

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import trtspec.measure.selftest
-from tests.command_line import trtspec as run
 from tests.fakes.bindings import BINDINGS
 from tests.fakes.gpu_machine import H100, GpuMachine
+from tests.support.command_line import trtspec as run
 from trtspec.base.errors import UnavailableError
 from trtspec.measure.selftest import chain
 from trtspec.measure.selftest.builds import TinyPair

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import trtspec
+from tests.support.command_line import trtspec
 from trtspec.measure.verify.opening import InProcess, load_build
 from trtspec.measure.verify.prompts import Vocabulary, asked, built_in
 from trtspec.measure.verify.result import VerifyResult

@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.command_line import trtspec
+from tests.support.command_line import trtspec
 
 TRTSPEC = Path(sys.executable).with_name("trtspec")
 ALL = [

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import trtspec
 from tests.fakes.docker_daemon import DockerDaemon
 from tests.fakes.gpu_machine import H200, GpuMachine
-from tests.processes import naming
+from tests.support.command_line import trtspec
+from tests.support.processes import naming
 from trtspec.recipe.releases import release_of
 
 TRTSPEC = Path(sys.executable).with_name("trtspec")

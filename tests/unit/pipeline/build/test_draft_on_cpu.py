@@ -20,10 +20,10 @@ import torch
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from tests.command_line import trtspec
 from tests.fakes.bindings import stand_in
 from tests.fakes.bls_model import BlsModel
 from tests.fakes.gpu_machine import H100, H200, GpuMachine
+from tests.support.command_line import trtspec
 from trtspec.recipe.releases import release_of
 from trtspec.serving.completion import NO_END, CompletionRequest, Delta
 from trtspec.serving.executor import Executor

@@ -14,9 +14,9 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from tests.command_line import trtspec
 from tests.fakes.gpu_machine import H200, GpuMachine
 from tests.fakes.heads import write_head_for
+from tests.support.command_line import trtspec
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.triton.engines import load
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.command_line import trtspec
 from tests.fakes.gpu_machine import H200, GpuMachine
+from tests.support.command_line import trtspec
 from trtspec.backends.launch import read
 
 TORCH = "engine: {backend: torch, max_batch_size: 4, max_seq_len: 128}\nhardware: {gpu: none}\n"

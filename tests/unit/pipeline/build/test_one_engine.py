@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.command_line import trtspec
 from tests.fakes.gpu_machine import GpuMachine
+from tests.support.command_line import trtspec
 from trtspec.base.roles import Role
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.build.stored import key_of

@@ -11,8 +11,8 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from tests.command_line import trtspec
 from tests.fakes.broken_recipes import ALONE, add, edit
+from tests.support.command_line import trtspec
 from trtspec.deployment.build import find_build
 from trtspec.pipeline.engine.directory import Runtime
 from trtspec.serving.completion import CompletionRequest

@@ -16,9 +16,9 @@ from subprocess import CompletedProcess
 import pytest
 from huggingface_hub.utils._http import reset_sessions
 
-from tests.command_line import trtspec
 from tests.fakes.gpu_machine import H100, GpuMachine
 from tests.fakes.hub import Hub
+from tests.support.command_line import trtspec
 from trtspec.base.errors import UnavailableError
 from trtspec.base.progress import no_progress
 from trtspec.base.roles import Role

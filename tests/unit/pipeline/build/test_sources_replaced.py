@@ -16,9 +16,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import trtspec
-from tests.command_line import trtspec as command
 from tests.fakes.gpu_machine import GpuMachine
 from tests.fakes.heads import write_head_for
+from tests.support.command_line import trtspec as command
 from trtspec.base.errors import ChangedError
 from trtspec.base.progress import Advance
 from trtspec.pipeline.run.records import read_records

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub.utils._http import reset_sessions
 
-from tests.command_line import trtspec
 from tests.fakes.gpu_machine import H200, GpuMachine
-from tests.processes import naming
+from tests.support.command_line import trtspec
+from tests.support.processes import naming
 from trtspec.base.errors import StepError
 from trtspec.base.progress import no_progress
 from trtspec.pipeline.build.plan import make_plan

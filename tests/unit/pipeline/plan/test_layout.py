@@ -9,8 +9,8 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from tests.command_line import trtspec
 from tests.fakes.gpu_machine import H200, GpuMachine
+from tests.support.command_line import trtspec
 from trtspec.base.progress import no_progress
 from trtspec.base.roles import Role
 from trtspec.pipeline.build.plan import make_plan

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import s3
+from tests.support import s3
 from trtspec.pipeline.store.entry import Content, Entry, Platform
 from trtspec.pipeline.store.store import Store
 from trtspec.pipeline.store.transfer import describe

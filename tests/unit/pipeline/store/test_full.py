@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import s3
+from tests.support import s3
 from trtspec.base.errors import StoreError
 from trtspec.pipeline.store.store import Store
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers_of_others import SERVERS, server_named, write_launch
+from tests.support.servers_of_others import SERVERS, server_named, write_launch
 from trtspec.backends.importing import recipe_of
 from trtspec.backends.recipes import loads
 from trtspec.backends.served.inputs import LaunchInputs, LaunchModel

@@ -12,10 +12,10 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.draft_failures import draft_failures
 from tests.fakes import vocabularies
 from tests.fakes.languages import Run
 from tests.fakes.scripted_executor import ScriptedExecutor, agreeing, babble, echo
+from tests.support.draft_failures import draft_failures
 from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest, Delta
 from trtspec.serving.drafters.source import Drafting

@@ -9,12 +9,12 @@ from itertools import zip_longest
 import pytest
 import tokenizers
 
-from tests.draft_failures import draft_failures
 from tests.fakes.expected import Cases, assert_is, expect
 from tests.fakes.languages import TARGET, by_prompt, drafting_for
 from tests.fakes.scripted_executor import ScriptedExecutor
 from tests.fakes.suffix import SUFFIX
 from tests.fakes.virtual_time import run_virtually
+from tests.support.draft_failures import draft_failures
 from trtspec.serving.admission import ServingBounds
 from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest, Delta

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import trtspec
+from tests.support.command_line import trtspec
 from trtspec.backends.recipes import load
 from trtspec.measure.workloads.recorded import Recorded, append_recorded
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.command_line import trtspec
 from tests.fakes.hub import Hub
+from tests.support.command_line import trtspec
 from trtspec.measure.workloads.recorded import Recorded, append_recorded
 
 EMBEDDING = "model.embed_tokens.weight"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.command_line import trtspec
+from tests.support.command_line import trtspec
 from trtspec.backends.recipes import load
 from trtspec.measure.workloads.recorded import Recorded, append_recorded, read_recorded
 from trtspec.serving.coordinator import Coordinator
