@@ -40,7 +40,7 @@ def answer(
         (shot(Kind.LARGE), answer("", "connection: reset")),
     ],
 )
-def test_what_may_be(sent: Shot, heard: Answer) -> None:
+def test_the_verdict_accepts_every_allowed_answer(sent: Shot, heard: Answer) -> None:
     assert violations([(sent, heard)], UPS) == []
 
 
@@ -67,5 +67,5 @@ def test_what_may_be(sent: Shot, heard: Answer) -> None:
         (shot(Kind.LARGE), answer("text"), "answered with 'text'"),
     ],
 )
-def test_what_may_not_be(sent: Shot, heard: Answer, said: str) -> None:
+def test_the_verdict_reports_every_forbidden_answer(sent: Shot, heard: Answer, said: str) -> None:
     assert any(said in problem for problem in violations([(sent, heard)], UPS))

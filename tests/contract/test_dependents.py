@@ -110,7 +110,9 @@ def is_at_rest(pair: EnginePair) -> bool:
     ("method", "policy"),
     [*((method, "fixed") for method in METHODS), ("eagle3", "adaptive"), ("layers", "adaptive")],
 )
-def test_the_text_is_the_targets(build: Build, method: str, policy: Policy) -> None:
+def test_drafts_from_inside_the_target_leave_its_greedy_text_unchanged(
+    build: Build, method: str, policy: Policy
+) -> None:
     """All prompts at once, with several K each, twice: first none is in the cache, and then all are."""
 
     async def complete(pair: EnginePair) -> list[Delta]:
@@ -139,7 +141,7 @@ def test_the_text_is_the_targets(build: Build, method: str, policy: Policy) -> N
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_seed_gives_the_same_text_with_and_without_drafts(build: Build, method: str) -> None:
+def test_drafts_from_inside_the_target_leave_a_seeded_text_unchanged(build: Build, method: str) -> None:
     async def complete(pair: EnginePair) -> list[list[int]]:
         coordinator = pair.coordinator()
         sampling = SamplingConfig(temperature=0.8, top_k=20, seed=5)

@@ -283,7 +283,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_followed_is_refused_in_one_line_while_others_are_served(
+def test_an_impossible_guide_is_refused_in_one_line_while_other_requests_are_served(
     torch_subject: Torch, answers: Answers, name: str
 ) -> None:
     guide, problem = REFUSED[name]

@@ -9,7 +9,9 @@ from trtspec.serving.executor import Request
 PROMPT = [3, 9, 27]
 
 
-def test_it_is_what_requests_held_since_the_last_look(subject: Subject, answers: Answers) -> None:
+def test_kv_use_is_the_share_that_requests_held_since_the_last_look(
+    subject: Subject, answers: Answers
+) -> None:
     executor = subject.load()
     if executor.take_kv_use() is None:
         answers(executor, Request(PROMPT, 8))
@@ -40,7 +42,7 @@ def test_a_request_says_what_it_found(subject: Subject, answers: Answers) -> Non
     assert verified.num_reused == second.num_reused
 
 
-def test_what_was_in_the_cache_is_counted(subject: Subject, answers: Answers) -> None:
+def test_prompt_tokens_found_in_the_kv_cache_are_counted(subject: Subject, answers: Answers) -> None:
     executor = subject.load()
     prompt = [number % 50 + 3 for number in range(100)]
     answers(executor, Request(prompt, 4))

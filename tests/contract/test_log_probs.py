@@ -39,7 +39,9 @@ def values(response: Response) -> list[float]:
 
 
 @SAYS
-def test_of_ordinary_decoding(subject: Subject, answers: Answers) -> None:
+def test_plain_decoding_returns_the_log_probabilities_of_its_tokens(
+    subject: Subject, answers: Answers
+) -> None:
     request = Request(PROMPT, 24, return_log_probs=True)
     [response] = answers(subject.load(), request)
     assert len(response.token_ids) == 24
@@ -48,7 +50,7 @@ def test_of_ordinary_decoding(subject: Subject, answers: Answers) -> None:
 
 @SAYS
 @pytest.mark.parametrize("accepted", range(K + 1))
-def test_of_a_verification(
+def test_a_verification_returns_log_probabilities_of_no_rejected_draft_token(
     subject: Subject, continuation: Continuation, answers: Answers, accepted: int
 ) -> None:
     """Of the accepted tokens and of the target's own after them, and of no draft token that was rejected."""
@@ -75,7 +77,7 @@ def test_the_end_token_has_none(subject: Subject, continuation: Continuation, an
 
 
 @SAYS
-def test_of_a_stream(subject: Subject, ask: Ask) -> None:
+def test_a_stream_carries_one_log_probability_with_each_token(subject: Subject, ask: Ask) -> None:
     request = Request(PROMPT, 12, streaming=True, return_log_probs=True)
     executor = subject.load()
 
@@ -91,7 +93,7 @@ def test_of_a_stream(subject: Subject, ask: Ask) -> None:
 
 @SAYS
 @pytest.mark.parametrize("kept", [0, 3])
-def test_of_a_draft_that_the_engine_cut_short(
+def test_a_draft_cut_short_by_the_engine_keeps_the_log_probabilities_right(
     trimmed: Callable[[Keep], Subject],
     continuation: Continuation,
     answers: Answers,
@@ -128,7 +130,9 @@ def test_options_change_the_choice_and_not_the_number(subject: Subject, answers:
 
 
 @SAYS
-def test_of_rounds_are_those_of_one_text(subject: Subject, answers: Answers) -> None:
+def test_verification_rounds_return_the_log_probabilities_of_plain_decoding(
+    subject: Subject, answers: Answers
+) -> None:
     """At K = 0 and in rounds of verifications with a wrong token in every draft."""
     executor = subject.load()
     [plain] = answers(executor, Request(PROMPT, 24, return_log_probs=True))
@@ -156,7 +160,9 @@ def test_tensorrt_llm_refuses(subject: Torch, answers: Answers, max_draft_len: i
 
 
 @HAS_LOGITS
-def test_of_a_prompt_that_takes_several_steps(subject: Torch, answers: Answers) -> None:
+def test_a_prompt_read_in_several_steps_keeps_the_log_probabilities_right(
+    subject: Torch, answers: Answers
+) -> None:
     """Of which all but the last choose nothing."""
     prompt = [(13 * i) % 96 for i in range(100)]
     request = Request(prompt, 4, return_log_probs=True)

@@ -36,7 +36,7 @@ def test_rejected_tokens_are_not_reused(
     assert executor.stats.reused_tokens == 41
 
 
-def test_what_was_decoded_is_reused(
+def test_the_cache_of_decoded_tokens_is_reused_by_a_prompt_that_repeats_them(
     torch_subject: Torch, continuation_of: Continuation, answers: Answers
 ) -> None:
     executor, text = torch_subject.untrimmed(), continuation_of(PROMPT, 12)

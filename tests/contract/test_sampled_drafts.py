@@ -197,7 +197,9 @@ def test_a_trimmed_draft_changes_no_distribution(load: Load) -> None:
 @pytest.mark.parametrize(
     ("one_hot", "is_apart", "is_exact"), [(False, True, False), (True, False, False), (True, True, True)]
 )
-def test_what_the_kernel_needs(one_hot: bool, is_apart: bool, is_exact: bool) -> None:
+def test_acceptance_is_exact_only_with_one_hot_logits_and_separate_random_numbers(
+    one_hot: bool, is_apart: bool, is_exact: bool
+) -> None:
     """One-hot logits, and a draft that is not drawn with the numbers by which it is accepted."""
     target, draft = np.array([0.5, 0.3, 0.2]), np.array([0.4, 0.4, 0.2])
     said = []

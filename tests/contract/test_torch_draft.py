@@ -126,7 +126,9 @@ def test_each_engine_has_its_own_runtime(build: Build) -> None:
         ),
     ],
 )
-def test_the_text_is_the_targets(build: Build, length: int, policy: Policy) -> None:
+def test_a_torch_draft_leaves_the_text_of_a_tensorrt_llm_target_unchanged(
+    build: Build, length: int, policy: Policy
+) -> None:
     """All prompts at once; some of the drafts are accepted, and some are not."""
 
     async def complete(pair: EnginePair) -> list[Delta]:

@@ -101,7 +101,7 @@ def test_invalid_utf8_is_named_with_its_place(server: Deploy) -> None:
         b'{"text_input": "a", "\\u0000": 1}',
     ],
 )
-def test_what_is_no_json_of_the_right_types_is_tritons_to_refuse(server: Deploy, body: bytes) -> None:
+def test_triton_refuses_bodies_of_wrong_json_types_and_goes_on_serving(server: Deploy, body: bytes) -> None:
     status, answer = server.post(body)
 
     assert status == 400
@@ -120,7 +120,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("verb", ["generate", "generate_stream"])
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_what_python_cannot_read_is_one_line_that_the_model_counts(
+def test_the_model_counts_text_that_is_not_unicode_and_refuses_it_in_one_line(
     server: Deploy, name: str, verb: str
 ) -> None:
     counted, in_front = counted_by_the_model(server), counted_by_the_front(server)
@@ -154,7 +154,7 @@ def test_a_header_that_is_not_unicode_is_one_line_that_the_model_counts(server: 
     assert counted_by_the_front(server) == in_front
 
 
-def test_what_python_cannot_read_ends_no_request_beside_it(server: Deploy) -> None:
+def test_text_that_is_not_unicode_ends_no_other_request(server: Deploy) -> None:
     alone = server.generate(PROMPT, max_tokens=30)
     with ThreadPoolExecutor(12) as pool:
         refused = [pool.submit(server.post, body) for body in list(UNREADABLE.values()) * 8]

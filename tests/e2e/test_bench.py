@@ -63,7 +63,7 @@ def bench(*options: object) -> subprocess.CompletedProcess[str]:
 
 @IN_PROCESS
 @pytest.mark.parametrize("api", [pytest.param("triton", marks=pytest.mark.sweep), "openai"])
-def test_what_it_counts_is_what_the_server_counts(
+def test_bench_counts_the_same_drafts_and_tokens_as_the_server(
     server: Deploy, tiny_recipe: Path, workload: Path, tmp_path: Path, api: str
 ) -> None:
     def told_now() -> dict[str, float]:

@@ -47,7 +47,7 @@ def test_closing_a_grpc_stream_ends_the_request(server: Deploy, until: Until) ->
         ("generate", {"stream": False}),
     ],
 )
-def test_hanging_up_ends_the_request(
+def test_a_client_that_hangs_up_ends_its_request_on_the_server(
     server: Deploy, until: Until, verb: str, more: dict[str, object]
 ) -> None:
     rounds = server.metric("spec_decode_num_drafts")
@@ -68,7 +68,7 @@ def test_hanging_up_ends_the_request(
 
 @pytest.mark.parametrize("name", ["trtspec_request", "trtspec_left"])
 @pytest.mark.parametrize("verb", ["generate", "generate_stream"])
-def test_what_a_front_says_of_requests_is_unknown_from_anybody_else(
+def test_a_client_may_not_send_the_inputs_that_only_the_front_sets(
     server: Deploy, name: str, verb: str
 ) -> None:
     """A client of one name could not be stopped, and ended the requests of others who had the same."""

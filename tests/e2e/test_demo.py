@@ -14,7 +14,7 @@ from trtspec.measure.commands.demo import PROMPT
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def test_it_shows_a_completion_its_acceptance_and_the_same_text(tmp_path: Path) -> None:
+def test_the_demo_shows_a_completion_its_acceptance_and_the_same_text_without_drafts(tmp_path: Path) -> None:
     said = subprocess.run(
         [TRTSPEC, "demo"],
         cwd=tmp_path,

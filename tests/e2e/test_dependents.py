@@ -46,7 +46,9 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize("length", [pytest.param(1, marks=pytest.mark.sweep), 3])
-def test_greedy_text_is_the_target_alone(served: Deploy, request: pytest.FixtureRequest, length: int) -> None:
+def test_layers_and_heads_that_draft_leave_the_greedy_text_unchanged(
+    served: Deploy, request: pytest.FixtureRequest, length: int
+) -> None:
     before = served.metric("spec_decode_num_draft_tokens")
     for prompt in PROMPTS:
         alone = served.generate(prompt, max_tokens=MAX_TOKENS, num_draft_tokens=0)

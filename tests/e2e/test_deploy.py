@@ -84,7 +84,9 @@ def test_requests_in_flight_end_before_the_server_does(
 
 
 @BLS
-def test_a_killed_deploy_leaves_no_server(deployer: Deployer, build_copy: Path, until: Until) -> None:
+def test_a_killed_deploy_command_leaves_no_server_process(
+    deployer: Deployer, build_copy: Path, until: Until
+) -> None:
     deploy = deployer(build_copy)
     until(lambda: deploy.is_ready, "the server ready")
     assert len(deploy.server_pids()) > 1
@@ -111,7 +113,9 @@ def test_a_server_that_dies_is_an_error_with_its_last_lines(
 
 
 @BLS
-def test_ctrl_c_before_it_is_ready_is_130(deployer: Deployer, build_copy: Path, until: Until) -> None:
+def test_an_interrupt_before_the_server_is_ready_ends_deploy_with_130(
+    deployer: Deployer, build_copy: Path, until: Until
+) -> None:
     deploy = deployer(build_copy)
     until(lambda: deploy.is_ready or deploy.server_pids(), "a tritonserver")
 
@@ -130,7 +134,7 @@ def test_a_taken_port_is_an_error_before_anything_starts(build_copy: Path) -> No
     assert not (build_copy / "tritonserver.log").exists()
 
 
-def test_what_was_not_built_names_the_build(tmp_path: Path) -> None:
+def test_deploy_without_a_build_names_the_build_command(tmp_path: Path) -> None:
     said = refused(tmp_path / "nothing")
 
     assert "there is no build here" in said

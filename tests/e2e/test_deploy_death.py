@@ -247,7 +247,9 @@ def test_a_request_that_finds_the_models_process_dead_may_try_again(
 
 @pytest.mark.sweep
 @BLS
-def test_it_is_started_again(deployer: Deployer, build_copy: Path, until: Until) -> None:
+def test_deploy_with_restart_starts_a_killed_server_again(
+    deployer: Deployer, build_copy: Path, until: Until
+) -> None:
     deploy = started(deployer, build_copy, until, "--restart")
     expected = deploy.generate("import ", max_tokens=8)
     first = deploy.server_pids()

@@ -240,7 +240,9 @@ def test_its_log_goes_on_after_the_daemon_began_anew(
 
 @IN_PROCESS
 @pytest.mark.sweep
-def test_ctrl_c_before_it_is_ready_is_130(docker: Docker, deploy: Deploying, until: Until) -> None:
+def test_ctrl_c_during_loading_stops_the_container_with_status_130(
+    docker: Docker, deploy: Deploying, until: Until
+) -> None:
     deployed = deploy()
     until(lambda: deployed.is_ready or deployed.server_pids(), "a tritonserver")
 
@@ -287,7 +289,9 @@ def test_the_triton_on_path_is_run_rather_than_the_wheels(
 
 @IN_PROCESS
 class TestRefusals:
-    def test_no_docker(self, docker: Docker, build_copy: Path) -> None:
+    def test_deploy_in_a_container_is_refused_without_docker_on_path(
+        self, docker: Docker, build_copy: Path
+    ) -> None:
         (docker.daemon.client).unlink()
         # A machine may have a docker or a podman of its own.
         docker.environment["PATH"] = str(docker.daemon.folder / "empty")
@@ -301,7 +305,9 @@ class TestRefusals:
             build_copy, "--container", environment=docker.environment
         )
 
-    def test_an_image_that_cannot_be_pulled(self, docker: Docker, build_copy: Path) -> None:
+    def test_deploy_is_refused_when_its_image_cannot_be_pulled(
+        self, docker: Docker, build_copy: Path
+    ) -> None:
         docker.daemon.images()
         (docker.daemon.folder / "unknown_image").touch()
         assert f"error: {IMAGE}: cannot be pulled" in refused(

@@ -120,7 +120,7 @@ def vendor(tmp_path: Path) -> Iterator[Callable[..., Vendor]]:
         deploy.process.wait()
 
 
-def test_it_serves_until_it_is_told_to_stop(
+def test_an_engine_server_ends_running_requests_before_it_stops(
     build: Path, tmp_path: Path, vendor: Callable[..., Vendor], until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a key, which is in no command line."""
@@ -212,7 +212,9 @@ def of_another_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{metadata.parents[1]}:{os.environ.get('PYTHONPATH', '')}")
 
 
-def test_a_killed_deploy_leaves_no_server(build: Path, vendor: Callable[..., Vendor], until: Until) -> None:
+def test_a_killed_deploy_leaves_no_engine_server_behind(
+    build: Path, vendor: Callable[..., Vendor], until: Until
+) -> None:
     deploy = vendor(build)
     until(lambda: deploy.is_ready, "the server ready")
     deploy.process.kill()
@@ -264,7 +266,7 @@ def test_the_same_without_drafts(build: Path, tmp_path: Path) -> None:
         ((), "vllm: is not on PATH", 1),
     ],
 )
-def test_what_cannot_be(
+def test_deploy_refuses_options_that_an_engine_server_does_not_have(
     build: Path, tmp_path: Path, options: tuple[str, ...], said: str, status: int
 ) -> None:
     done = trtspec("deploy", RECIPE, "--output", build, *options, environment={"PATH": str(tmp_path)})
@@ -356,7 +358,7 @@ def test_bench_serves_it_meanwhile(build: Path, tmp_path: Path) -> None:
     assert result["levels"][0]["speedup"] is not None
 
 
-def test_vllm_under_triton(tmp_path: Path, docker: Docker) -> None:
+def test_deploy_serves_vllm_under_triton_only_in_the_image_of_nvidia(tmp_path: Path, docker: Docker) -> None:
     """It is built without an engine, and served in NVIDIA's image alone."""
     recipe, build = tmp_path / "recipe.yaml", tmp_path / "build"
     models = f"target: {{model: {TINY}/target}}\ndraft: {{model: {TINY}/draft}}\n"

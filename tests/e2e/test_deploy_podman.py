@@ -89,7 +89,7 @@ class TestRefusals:
             build_copy, "--container", environment=docker.environment
         )
 
-    def test_an_image_that_cannot_be_pulled(self, docker: Docker, build_copy: Path) -> None:
+    def test_deploy_refuses_an_image_that_podman_cannot_pull(self, docker: Docker, build_copy: Path) -> None:
         docker.daemon.images()
         (docker.daemon.folder / "unknown_image").touch()
         said = refused(build_copy, "--container", environment=docker.environment)

@@ -55,7 +55,7 @@ def test_counts_come_when_asked_for(server: Deploy) -> None:
     }
 
 
-def test_what_the_cache_had_is_told(server: Deploy) -> None:
+def test_a_repeated_prompt_is_answered_with_its_number_of_cached_tokens(server: Deploy) -> None:
     body = {"text_input": "# cached\n" * 40, "max_tokens": 8, "return_num_input_tokens": True}
     (_, first), (_, second) = server.post(body), server.post(body)
 

@@ -94,6 +94,6 @@ def test_tools_can_ask_what_they_measure(server: Deploy, client: Any) -> None:
         "get_log_settings",
     ],
 )
-def test_what_changes_the_server_is_closed(client: Any, name: str) -> None:
+def test_grpc_clients_cannot_call_the_calls_that_manage_the_server(client: Any, name: str) -> None:
     with pytest.raises(InferenceServerException, match="this API is closed"):
         getattr(client, name)()

@@ -96,7 +96,7 @@ REFUSED = {
 
 @IN_PROCESS
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_followed_is_a_400_with_one_line(server: Deploy, name: str) -> None:
+def test_an_impossible_guide_is_answered_with_status_400_and_one_line(server: Deploy, name: str) -> None:
     guide_type, guide, text = REFUSED[name]
     body = {
         "text_input": PROMPT,

@@ -108,7 +108,7 @@ def test_with_it_the_cost_is_told(recipe: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["tune", "distill"])
-def test_what_knows_one_vocabulary_alone_refuses_it(recipe: Path, command: str) -> None:
+def test_tune_and_distill_refuse_a_draft_with_another_vocabulary(recipe: Path, command: str) -> None:
     prompts = recipe.with_name("prompts.jsonl")
     prompts.write_text("".join(f'{{"prompt": "{prompt}"}}\n' for prompt in "abc"))
     result = trtspec(command, recipe, "--workload", prompts)

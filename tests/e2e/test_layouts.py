@@ -43,7 +43,7 @@ def plain_text(server: Deploy) -> list[str]:
 
 
 @pytest.mark.parametrize(("num_draft_tokens", "concurrency"), [(1, 16), (4, 1), (8, 32)])
-def test_greedy_text_is_the_target_alone(
+def test_every_draft_length_serves_the_greedy_text_of_the_target_alone(
     server: Deploy, plain_text: list[str], num_draft_tokens: int, concurrency: int
 ) -> None:
     assert said(server, prompts(FEW), concurrency, num_draft_tokens=num_draft_tokens) == plain_text
@@ -57,13 +57,13 @@ def much_plain_text(server: Deploy) -> list[str]:
 @pytest.mark.sweep
 @pytest.mark.parametrize("concurrency", [1, 16])
 @pytest.mark.parametrize("num_draft_tokens", range(1, 9))
-def test_greedy_text_is_the_target_alone_in_200_places(
+def test_every_draft_length_serves_the_greedy_text_of_the_target_for_many_prompts(
     server: Deploy, much_plain_text: list[str], num_draft_tokens: int, concurrency: int
 ) -> None:
     assert said(server, prompts(MANY), concurrency, num_draft_tokens=num_draft_tokens) == much_plain_text
 
 
-def test_a_seed_gives_the_same_text_with_and_without_a_draft(server: Deploy) -> None:
+def test_a_seed_gives_the_same_served_text_with_and_without_drafts(server: Deploy) -> None:
     texts, sampling = prompts(20), {"temperature": 0.8, "top_k": 20, "seed": 7, "end_id": -1}
 
     alone = said(server, texts, 1, num_draft_tokens=0, **sampling)

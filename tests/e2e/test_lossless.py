@@ -125,7 +125,7 @@ def plain_text(float32_pair: Pair, prompts: list[str]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(("num_draft_tokens", "concurrency"), [(1, 16), (4, 1), (8, 16)])
-def test_greedy_text_is_the_target_alone(
+def test_a_draft_model_leaves_greedy_text_unchanged(
     float32_pair: Pair,
     prompts: list[str],
     plain_text: list[list[int]],
@@ -143,7 +143,7 @@ def much_plain_text(float32_pair: Pair, prompts: list[str]) -> list[list[int]]:
 @pytest.mark.sweep
 @pytest.mark.parametrize("concurrency", [1, 16])
 @pytest.mark.parametrize("num_draft_tokens", range(1, 9))
-def test_greedy_text_is_the_target_alone_in_200_places(
+def test_a_draft_model_leaves_200_greedy_texts_unchanged(
     float32_pair: Pair,
     prompts: list[str],
     much_plain_text: list[list[int]],
@@ -227,7 +227,7 @@ def sampled(prompt: str, seed: int, num_draft_tokens: int, max_tokens: int) -> C
     )
 
 
-def test_a_seed_gives_the_same_text_with_and_without_a_draft(float32_pair: Pair, prompts: list[str]) -> None:
+def test_a_draft_model_leaves_a_seeded_text_unchanged(float32_pair: Pair, prompts: list[str]) -> None:
     alone = [sampled(prompt, 7, 0, MAX_TOKENS) for prompt in prompts[:40]]
     with_draft = [sampled(prompt, 7, 4, MAX_TOKENS) for prompt in prompts[:40]]
     assert float32_pair.complete(with_draft, 16) == float32_pair.complete(alone, 1)

@@ -67,7 +67,9 @@ def counted(server: Deploy, **labels: str) -> list[float]:
     return [server.metric(f"spec_decode_num_{kind}_tokens", **labels) for kind in ("draft", "accepted")]
 
 
-def test_greedy_text_is_the_target_alone(served: Deploy, request: pytest.FixtureRequest) -> None:
+def test_drafts_from_the_text_itself_are_accepted_and_leave_greedy_text_unchanged(
+    served: Deploy, request: pytest.FixtureRequest
+) -> None:
     method, _ = request.node.callspec.params["served"]
     alone = said(served, prompts(FEW), 1, num_draft_tokens=0)
     assert len(set(alone)) > 1
@@ -107,7 +109,7 @@ def test_a_stream_is_the_same_text_in_pieces(served: Deploy) -> None:
     assert 0 < accepted <= drafted
 
 
-def test_a_seed_gives_the_same_text_with_and_without_drafts(served: Deploy) -> None:
+def test_drafts_from_the_text_itself_leave_a_seeded_text_unchanged(served: Deploy) -> None:
     sampling = {"temperature": 0.8, "top_k": 20, "seed": 7, "end_id": -1}
     texts = prompts(FEW)[:3]
     assert said(served, texts, 8, **sampling) == said(served, texts, 1, num_draft_tokens=0, **sampling)

@@ -86,7 +86,7 @@ def nvidias(
         yield Deploy(None, deployment.log, ports, "tensorrt_llm_bls")  # type: ignore[arg-type]
 
 
-def test_it_says_what_ours_says(nvidias: Deploy, server: Deploy) -> None:
+def test_nvidias_coordinator_gives_the_same_text_as_ours(nvidias: Deploy, server: Deploy) -> None:
     def said(prompt: str, num_draft_tokens: int) -> str:
         values = {"max_tokens": 24, "num_draft_tokens": num_draft_tokens, "stream": False, "top_k": 1}
         return nvidias.generate(prompt, bad_words="", stop_words="", **values)
@@ -97,7 +97,7 @@ def test_it_says_what_ours_says(nvidias: Deploy, server: Deploy) -> None:
             assert texts == [prompt + server.generate(prompt, max_tokens=24) for prompt in PROMPTS]
 
 
-def test_it_decodes_without_drafts_too(nvidias: Deploy, server: Deploy) -> None:
+def test_nvidias_coordinator_decodes_without_drafts_too(nvidias: Deploy, server: Deploy) -> None:
     said = nvidias.generate(PROMPTS[0], max_tokens=24, stream=False, exclude_input_in_output=True)
 
     assert said == server.generate(PROMPTS[0], max_tokens=24)

@@ -58,7 +58,9 @@ def text_of(message: Any) -> str:
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
-def test_it_finds_the_model(client: openai.OpenAI, server: Deploy) -> None:
+def test_the_openai_front_end_of_nvidia_lists_the_deployed_model(
+    client: openai.OpenAI, server: Deploy
+) -> None:
     assert [model.id for model in client.models.list()] == [server.model]
 
 
@@ -85,7 +87,9 @@ def test_chats(client: openai.OpenAI, server: Deploy) -> None:
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == expected
 
 
-def test_sampling(client: openai.OpenAI, server: Deploy) -> None:
+def test_the_openai_front_end_of_nvidia_passes_the_sampling_parameters_on(
+    client: openai.OpenAI, server: Deploy
+) -> None:
     asked: Any = {"prompt": PROMPT, "max_tokens": 20, "temperature": 0.8, "top_p": 0.9, "seed": 7}
     expected = server.generate(
         PROMPT, max_tokens=20, temperature=0.8, top_p=0.9, seed=7, presence_penalty=0.5, frequency_penalty=0.5

@@ -153,7 +153,9 @@ def test_several_prompts_have_their_choices_in_order(client: openai.OpenAI, serv
     assert list(texts.values()) == expected
 
 
-def test_a_prompt_may_be_token_ids(client: openai.OpenAI, tiny_build: Any) -> None:
+def test_a_prompt_of_token_ids_is_completed_and_counted_as_it_is(
+    client: openai.OpenAI, tiny_build: Any
+) -> None:
     """They are the prompt as it is: its usage counts them, and no beginning is put before them."""
     tokenizer = Tokenizer.load(tiny_build / "tokenizer")
     prompts = [PROMPT, "class A:\n"]

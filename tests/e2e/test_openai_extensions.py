@@ -101,7 +101,9 @@ def test_version_and_ping(server: Deploy) -> None:
         ({"structured_outputs": {}}, "structured_outputs"),
     ],
 )
-def test_what_cannot_be_had_is_told(server: Deploy, body: dict[str, Any], says: str) -> None:
+def test_a_completion_with_an_impossible_extension_is_answered_with_status_400(
+    server: Deploy, body: dict[str, Any], says: str
+) -> None:
     status, _, said = ask(server.api_port, "/v1/completions", json.dumps({**GOOD, **body}).encode())
     assert status == 400
     assert says in error_of(said)["message"]

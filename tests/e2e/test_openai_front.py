@@ -153,7 +153,7 @@ def test_a_body_without_a_length_is_bounded(server: Deploy) -> None:
 @IN_PROCESS
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("n", [1, 2])
-def test_hanging_up_ends_the_request(server: Deploy, until: Until, stream: bool, n: int) -> None:
+def test_a_client_that_hangs_up_ends_its_request(server: Deploy, until: Until, stream: bool, n: int) -> None:
     rounds = server.metric("spec_decode_num_drafts")
     line = begin(server.api_port, {**LONG, "stream": stream, "n": n})
     if stream:

@@ -101,7 +101,7 @@ def test_a_chat_has_at_most_twenty_with_the_others(client: openai.OpenAI, values
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("tiny_recipe", ["bls"], indirect=True)
-def test_an_engine_that_cannot_say_them_refuses(client: openai.OpenAI) -> None:
+def test_an_engine_without_other_likely_tokens_refuses_top_logprobs(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="reports no others") as caught:
         client.chat.completions.create(**CHAT, top_logprobs=1)
     assert caught.value.param == "top_logprobs"

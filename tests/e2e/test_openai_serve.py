@@ -236,7 +236,9 @@ def counts(made: ChatCompletion) -> tuple[int, int]:
 
 
 @IN_PROCESS
-def test_what_clients_ask_in_other_words(server: Deploy, tiny_build: Path, tmp_path: Path) -> None:
+def test_older_functions_and_an_effort_are_served_as_tools_and_template_values(
+    server: Deploy, tiny_build: Path, tmp_path: Path
+) -> None:
     """Functions, which are tools of before; an effort; and what only changes speed."""
     folder = tokenizer(tiny_build, tmp_path / "tokenizer", TOOL_TEMPLATE)
     url = f"http://127.0.0.1:{server.ports[0]}"
@@ -287,7 +289,7 @@ def test_what_clients_ask_in_other_words(server: Deploy, tiny_build: Path, tmp_p
 
 
 @IN_PROCESS
-def test_what_is_said_behind_an_open_mark_is_reasoning(
+def test_text_behind_a_reasoning_mark_that_the_template_opens_is_reasoning(
     server: Deploy, tiny_build: Path, tmp_path: Path
 ) -> None:
     """DeepSeek-R1's template ends in the mark that begins the reasoning, and the tiny model never ends it."""

@@ -187,7 +187,7 @@ def test_probes_tell_of_a_ready_server_and_its_logs_are_json(pod: Pod) -> None:
     assert "speculative_llm is ready" in [line["message"] for line in lines]
 
 
-def test_what_the_autoscaler_asks_moves_with_the_load(
+def test_the_metrics_of_the_autoscaler_rise_and_fall_with_the_load(
     cluster: Cluster, pod: Pod, tmp_path: Path, until: Until
 ) -> None:
     """The manifests' rules and queries; the labels are those that the PodMonitor's operator gives."""

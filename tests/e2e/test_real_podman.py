@@ -137,7 +137,9 @@ def launch(podman: RealPodman) -> Iterator[Callable[..., list[str]]]:
     shutil.rmtree(folder)
 
 
-def test_files_are_the_users(podman: RealPodman, launch: Callable[..., list[str]]) -> None:
+def test_files_that_a_podman_container_makes_belong_to_the_user(
+    podman: RealPodman, launch: Callable[..., list[str]]
+) -> None:
     assert launch("import os; os.mkdir('made'); open('made/file', 'w').close()") == ["0", "True"]
     for path in ("made", "made/file"):
         found = (podman.folder / "launched" / path).stat()
@@ -196,12 +198,14 @@ ASKED = textwrap.dedent("""
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
-def test_what_podman_says_is_understood(podman: RealPodman, words: list[str], repair: str) -> None:
+def test_trtspec_names_the_repair_for_each_failure_of_podman(
+    podman: RealPodman, words: list[str], repair: str
+) -> None:
     said = podman.python(ASKED.format(words=["run", "--rm", "--pull", "never", *words]))
     assert repair in said
 
 
-def test_what_podman_says_of_itself(podman: RealPodman) -> None:
+def test_trtspec_reads_the_version_and_user_of_podman(podman: RealPodman) -> None:
     shown = "print(found.version, found.rootless, found.user)"
     ask = f"from trtspec.pipeline.containers.engine import find_engine; found = find_engine(); {shown}"
     version, rootless, user = podman.python(ask).split()
@@ -212,7 +216,7 @@ def test_what_podman_says_of_itself(podman: RealPodman) -> None:
     assert found["problem"].startswith(version)
 
 
-def test_what_a_pull_says(podman: RealPodman) -> None:
+def test_trtspec_recognizes_the_layers_in_the_output_of_podman_pull(podman: RealPodman) -> None:
     """From a folder, since there is no registry."""
     folder = f"dir:{podman.folder}/pushed"
     podman.run("podman", "push", IMAGE, folder)

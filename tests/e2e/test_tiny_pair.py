@@ -145,7 +145,7 @@ class TestQuality:
     def test_completions_do_not_loop(self, completions: Completions) -> None:
         assert measure.share(measure.loops(ids) for _, ids in completions) <= 0.15
 
-    def test_what_the_demo_shows_first_does_not_loop(self, pair: measure.Pair) -> None:
+    def test_the_answer_to_the_first_prompt_of_the_demo_does_not_loop(self, pair: measure.Pair) -> None:
         row = pair.tokenizer(PROMPT, return_tensors="pt")["input_ids"]
         made = pair.target.generate(
             row, attention_mask=torch.ones_like(row), max_new_tokens=120, do_sample=False

@@ -68,7 +68,9 @@ def test_a_difference_is_held_against_the_plain_one_again(tmp_path: Path, owner:
         (("--python", "/no/python"), "/no/python: is no program"),
     ],
 )
-def test_what_cannot_be(build: Path, words: tuple[object, ...], said: str) -> None:
+def test_verify_refuses_options_that_the_engine_server_cannot_take(
+    build: Path, words: tuple[object, ...], said: str
+) -> None:
     done = verify(build, *words)
     assert done.returncode in (1, 2)
     assert said in " ".join(done.stderr.split())

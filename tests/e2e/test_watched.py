@@ -120,7 +120,9 @@ def expressions(document: Any) -> Iterator[str]:
     [json.loads(shipped("dashboard.json")), yaml.safe_load(shipped("alerts.yaml"))],
     ids=["Grafana", "alerts"],
 )
-def test_what_they_read_is_what_a_server_exports(watched: Watched, document: Any, until: Until) -> None:
+def test_dashboard_and_alerts_read_only_metrics_that_a_server_exports(
+    watched: Watched, document: Any, until: Until
+) -> None:
     read = set().union(*map(names, expressions(document)))
     assert len(read) > 10
     watched.deploy.generate(PROMPTS[0], max_tokens=20, num_draft_tokens=4)
@@ -133,7 +135,7 @@ def test_what_they_read_is_what_a_server_exports(watched: Watched, document: Any
     assert read - exported() <= ON_GPUS | IN_ROLLOUTS
 
 
-def test_what_never_gets_to_the_model_is_counted_where_it_is_refused(watched: Watched) -> None:
+def test_requests_refused_before_the_model_are_counted_by_api_and_reason(watched: Watched) -> None:
     deploy, path = watched.deploy, f"/v2/models/{watched.deploy.model}/generate"
 
     def refused() -> dict[tuple[str, str], float]:
@@ -167,7 +169,7 @@ def test_what_never_gets_to_the_model_is_counted_where_it_is_refused(watched: Wa
     assert deploy.metric("request_errors") == failed
 
 
-def test_what_the_model_refuses_is_counted_there_over_each_api(watched: Watched, until: Until) -> None:
+def test_requests_refused_by_the_model_are_counted_over_each_api(watched: Watched, until: Until) -> None:
     deploy, client = watched.deploy, watched.deploy.client()
 
     def refused() -> tuple[float, float]:

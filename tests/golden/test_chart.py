@@ -37,7 +37,7 @@ def test_engines(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_servers_of_others(name: str) -> None:
+def test_the_chart_renders_servers_of_other_engines_as_recorded(name: str) -> None:
     check(name, launches.values(*SERVERS[name], "serving"))
 
 

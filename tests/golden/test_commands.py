@@ -36,7 +36,7 @@ ON_CPU = RECIPE.replace("dtype: float16, build: {gemm_plugin: float16}", "device
         (ON_CPU, "plan"),
     ],
 )
-def test_command_lines(
+def test_plan_and_build_print_the_golden_command_lines(
     llama_folder: Callable[..., Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -109,7 +109,9 @@ def somebody(monkeypatch: pytest.MonkeyPatch, hub_cache: Path) -> None:
     ids=lambda value: value.program.name if isinstance(value, ContainerEngine) else value,
 )
 @pytest.mark.parametrize("name", ["llama-3.1-8b-h100", "llama-3.3-70b-2xh100"])
-def test_lines(name: str, by: ContainerEngine, release: str, tmp_path: Path) -> None:
+def test_build_and_deploy_run_the_golden_container_lines(
+    name: str, by: ContainerEngine, release: str, tmp_path: Path
+) -> None:
     shown = ""
     for what, argv in lines(name, release, tmp_path, by).items():
         first, *options = options_of(argv)
@@ -118,7 +120,7 @@ def test_lines(name: str, by: ContainerEngine, release: str, tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("somebody")
-def test_what_a_machine_changes(tmp_path: Path) -> None:
+def test_each_kind_of_machine_changes_the_container_line_as_in_the_golden_file(tmp_path: Path) -> None:
     """Against docker's line for the server, as it is where root runs docker."""
     name = "llama-3.3-70b-2xh100"
     usual = options_of(lines(name, DEFAULT, tmp_path, DOCKER_OF_ROOT)["deploy"])

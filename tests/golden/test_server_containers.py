@@ -74,7 +74,7 @@ def shown(argv: tuple[str, ...], folder: Path) -> str:
 
 @pytest.mark.parametrize("by", [DOCKER_OF_ROOT, engine(*KINDS["podman, rootless"])], ids=["docker", "podman"])
 @pytest.mark.parametrize("backend", SERVERS)
-def test_lines(
+def test_command_lines_of_server_containers_match_the_golden_files(
     backend: str, by: ContainerEngine, launched: Callable[[str], ServerLaunch], tmp_path: Path
 ) -> None:
     """Of folders, with a key where the server takes one; and what models of the Hub add."""
@@ -94,7 +94,9 @@ def test_lines(
     golden(f"containers/{by.program.name}/{backend}.txt", text)
 
 
-def test_vllm_under_triton(launched: Callable[[str], ServerLaunch], tmp_path: Path) -> None:
+def test_the_repository_of_vllm_under_triton_matches_the_golden_files(
+    launched: Callable[[str], ServerLaunch], tmp_path: Path
+) -> None:
     launch = launched("vllm")
     files = triton_vllm.files(launch)
     config = text_format.Parse(files["code/config.pbtxt"], pb.ModelConfig())

@@ -152,13 +152,17 @@ def test_layers_of_the_target_for_multi_token_prediction(
 
 
 @pytest.mark.parametrize("name", ["dflash", "dspark"])
-def test_heads_that_fill_a_block(llama_folder: Callable[..., Path], tmp_path: Path, name: str) -> None:
+def test_commands_for_heads_that_fill_a_block_are_as_recorded(
+    llama_folder: Callable[..., Path], tmp_path: Path, name: str
+) -> None:
     llama_folder("target", **TARGET)
     write_head(tmp_path / "head", name)
     golden(name, shown_for_each(tmp_path, HEAD.replace("eagle3, num_draft_tokens: 5", name)))
 
 
-def test_a_draft_model_that_proposes_all_at_once(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_commands_for_a_parallel_draft_model_are_as_recorded(
+    llama_folder: Callable[..., Path], tmp_path: Path
+) -> None:
     llama_folder("target", hidden_size=64)
     make_mtp(llama_folder("draft", num_hidden_layers=1), pard_token=255)
     golden("parallel", shown_for_each(tmp_path, AT_ONCE))

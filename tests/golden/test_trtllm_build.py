@@ -77,7 +77,9 @@ def facts(llama_folder: Callable[..., Path]) -> Callable[[str], PlanFacts]:
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("name", RECIPES)
-def test_command_lines(tmp_path: Path, facts: Callable[[str], PlanFacts], name: str, release: str) -> None:
+def test_command_lines_of_trtllm_build_match_the_golden_files_for_every_release(
+    tmp_path: Path, facts: Callable[[str], PlanFacts], name: str, release: str
+) -> None:
     text = RECIPES[name]
     text = text.replace("engine: {", f"engine: {{release: {release}, ")
     text += "" if "engine:" in text else f"engine: {{release: {release}}}\n"

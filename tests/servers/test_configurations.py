@@ -103,7 +103,7 @@ def test_turns_through_the_targets_layers(
     ("name", "method", "length"),
     [("dflash", "dflash", 15), ("dspark", "dspark", 7), ("speculators_dflash", "dflash", 7)],
 )
-def test_heads_that_fill_a_block(
+def test_vllm_and_sglang_parse_our_flags_for_heads_that_fill_a_block(
     launched: Callable[..., ServerLaunch],
     llama_folder: Callable[..., Path],
     tmp_path: Path,
@@ -132,7 +132,7 @@ def test_heads_that_fill_a_block(
     assert parsed["speculative_draft_model_path"] == str(head)
 
 
-def test_a_draft_model_that_proposes_all_at_once(
+def test_vllm_parses_our_flags_for_a_parallel_draft_model_and_lookup_on_the_gpu(
     launched: Callable[..., ServerLaunch], llama_folder: Callable[..., Path]
 ) -> None:
     target, draft = llama_folder("target"), make_mtp(llama_folder("draft"), pard_token=255)
@@ -209,7 +209,9 @@ def test_sglang_tells_token_ids() -> None:
     assert biased["ignore_eos"]
 
 
-def test_vllm(launched: Callable[..., ServerLaunch]) -> None:
+def test_vllm_parses_our_flags_into_the_configuration_that_was_planned(
+    launched: Callable[..., ServerLaunch],
+) -> None:
     names = "{model_name: org/tiny, aliases: [tiny, demo]}"
     pair = launched("vllm", speculation="{num_draft_tokens: 3}", serving=names)
     lookup = launched("vllm", draft=None, speculation=NGRAM)
@@ -292,7 +294,9 @@ def test_suffix_decoding_and_another_vocabulary(
     assert "vocab" in refused["error"]
 
 
-def test_sglang(launched: Callable[..., ServerLaunch]) -> None:
+def test_sglang_parses_our_flags_into_the_configuration_that_was_planned(
+    launched: Callable[..., ServerLaunch],
+) -> None:
     pair = launched("sglang", target=FP8, speculation="{num_draft_tokens: 3}")
     lookup = launched("sglang", draft=None, speculation=NGRAM.replace("prompt_lookup_min: 3, ", ""))
     wrong = replace(pair, arguments=(*pair.arguments, "--speculative-max-draft-len", "3"))

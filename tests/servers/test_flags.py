@@ -53,7 +53,7 @@ def recipe(command: str) -> Recipe:
     return loads(recipe_of(command, PATH).text.encode(), PATH).recipe
 
 
-def test_vllm() -> None:
+def test_flags_of_vllm_are_read_as_its_own_parser_reads_them() -> None:
     read = read_and_check("vllm", vllm.FLAGS, VLLM)
     for command, theirs in zip(VLLM, read, strict=True):
         ours = recipe(f"python -m vllm.entrypoints.openai.api_server {command}")
@@ -74,7 +74,7 @@ def test_vllm() -> None:
             assert ours.serving.model_name == theirs["served_model_name"][0]
 
 
-def test_sglang() -> None:
+def test_flags_of_sglang_are_read_as_its_own_parser_reads_them() -> None:
     read = read_and_check("sglang", sglang.FLAGS, SGLANG)
     for command, theirs in zip(SGLANG, read, strict=True):
         ours = recipe(f"python -m sglang.launch_server {command}")

@@ -251,7 +251,9 @@ def test_the_stand_in_for_the_builder_decides_as_it_does(judged: dict[str, Judge
     assert {key: rank["plugins"][key] for key in build["plugin_config"]} == build["plugin_config"]
 
 
-def test_what_does_not_fit_is_refused(judged: dict[str, Judged], tmp_path: Path) -> None:
+def test_trtllm_build_refuses_a_missing_or_misshapen_tensor_and_an_unknown_option(
+    judged: dict[str, Judged], tmp_path: Path
+) -> None:
     found = judged["eagle_plain"]
     for name in ("missing", "misshapen"):
         shutil.copytree(found.folder / "ours", tmp_path / name)

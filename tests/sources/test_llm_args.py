@@ -136,7 +136,9 @@ def test_a_model_in_fp8_of_the_hub(tmp_path: Path) -> None:
     assert len(found["revision"]) == 40
 
 
-def test_what_it_does_not_know_is_refused(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_nvidias_parser_refuses_keys_and_options_that_it_does_not_know(
+    llama_folder: Callable[..., Path], tmp_path: Path
+) -> None:
     llama_folder("target")
     fine = written(tmp_path, "fine", speculation="{method: ngram}")
     file = tmp_path / "fine" / FILE

@@ -168,7 +168,7 @@ def test_docstrings_are_sentences() -> None:
     ] == []
 
 
-def test_what_is_copied_into_repositories_stands_alone() -> None:
+def test_the_serving_room_that_is_copied_into_repositories_imports_no_other() -> None:
     files = (HOUSE / "serving").rglob("*.py")
     assert {room for file in files for room in imports(file)} == {"serving"}
 

@@ -46,7 +46,9 @@ def found(build: dict[str, Any], **changes: Any) -> dict[str, tuple[str, str | N
         ({"nccl_plugin": "auto"}, {"parallel": {"tensor": 2}}),
     ],
 )
-def test_what_holds_together(build: dict[str, Any], changes: dict[str, Any]) -> None:
+def test_build_options_that_fit_together_raise_no_problem(
+    build: dict[str, Any], changes: dict[str, Any]
+) -> None:
     assert found(build, **changes) == {}
 
 
@@ -150,7 +152,7 @@ def test_what_holds_together(build: dict[str, Any], changes: dict[str, Any]) -> 
         ({"dora_plugin": True}, {}, "dora_plugin", "needs lora_plugin", "lora_plugin: auto"),
     ],
 )
-def test_what_contradicts(
+def test_contradicting_build_options_are_reported_with_a_repair(
     build: dict[str, Any], changes: dict[str, Any], option: str, problem: str, repair: str
 ) -> None:
     problems = found(build, **changes)

@@ -43,6 +43,6 @@ def test_a_file_on_drafts_gets_a_brother_without_them() -> None:
     assert yaml.safe_load(found.files["plain-llm.yaml"]) == {"dtype": "float16"}
 
 
-def test_what_has_no_drafts_stays() -> None:
+def test_a_launch_that_never_had_drafts_is_unchanged_without_drafts() -> None:
     given = launch("--model", "m", "--config", "{build}/llm.yaml", llm_yaml="dtype: float16\n")
     assert given.without_drafts() == given

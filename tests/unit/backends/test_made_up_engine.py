@@ -30,7 +30,7 @@ def test_its_recipe_is_checked(recipe: Path) -> None:
     assert "the recipe is valid" in said.stdout
 
 
-def test_what_it_does_not_have_is_refused_with_its_reason(recipe: Path) -> None:
+def test_check_refuses_methods_and_layouts_that_a_made_up_engine_lacks(recipe: Path) -> None:
     text = recipe.read_text()
     recipe.write_text(f"{text}speculation: {{method: suffix}}\nserving: {{layout: bls}}\n")
     said = run("check", recipe)
@@ -39,7 +39,7 @@ def test_what_it_does_not_have_is_refused_with_its_reason(recipe: Path) -> None:
     assert "abacus has no layout bls" in said.stderr
 
 
-def test_it_is_planned_with_its_newest_release(recipe: Path) -> None:
+def test_plan_chooses_the_newest_release_of_a_made_up_engine(recipe: Path) -> None:
     said = run("plan", recipe, "--json")
     assert said.returncode == 0, said.stderr
     choices = {choice["key"]: choice["value"] for choice in json.loads(said.stdout)["values"]}
@@ -70,7 +70,7 @@ def test_a_recipe_is_made_of_its_command(tmp_path: Path) -> None:
     assert "max_draft_len: 3" in text
 
 
-def test_it_has_its_column_in_the_page_of_methods() -> None:
+def test_the_page_of_methods_has_a_column_for_a_made_up_engine() -> None:
     said = run("methods.md")
     head = next(line for line in said.stdout.splitlines() if line.startswith("| method |"))
     row = next(line for line in said.stdout.splitlines() if line.startswith("| `draft_model` |"))

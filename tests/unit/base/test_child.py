@@ -39,7 +39,7 @@ def test_whoever_kills_it_finds_its_memory_free(tmp_path: Path) -> None:
     assert child.poll() == -9
 
 
-def test_it_finds_a_command_on_path() -> None:
+def test_a_child_process_finds_its_command_on_path() -> None:
     """As it must find mpirun."""
     words = ["-m", "trtspec.base.child", str(os.getpid()), "15", "echo", "a b"]
     said = subprocess.check_output([sys.executable, *words], text=True)
@@ -90,7 +90,7 @@ SECRETS = {
 }
 
 
-def test_what_engines_need_comes_through() -> None:
+def test_variables_that_engines_need_reach_a_child_process() -> None:
     assert without_secrets(NEEDED) == NEEDED
 
 

@@ -40,6 +40,6 @@ def test_a_line_of_a_server(line: str, expected: dict[str, str]) -> None:
     assert 0 <= age.total_seconds() < 10
 
 
-def test_what_is_json_stays_as_it_is() -> None:
+def test_a_log_line_that_is_already_json_stays_unchanged() -> None:
     line = '{"time": "2026-01-01T00:00:00.000Z", "level": "info",  "message": "a request is over"}'
     assert as_json(line, "tritonserver") == line

@@ -55,7 +55,9 @@ def options(**changes: Any) -> CalibrateOptions:
     return CalibrateOptions(**{name: getattr(OPTIONS, name) for name in OPTIONS.__slots__} | changes)
 
 
-def test_what_a_calibration_holds(llama_folder: Callable[..., Path], texts: Callable[[int], Path]) -> None:
+def test_a_calibration_holds_every_linear_layer_its_quality_and_its_provenance(
+    llama_folder: Callable[..., Path], texts: Callable[[int], Path]
+) -> None:
     source, notes = read_source(llama_folder()), list[str]()
     found = calibrate(
         source, texts(100), options(samples=20), {"model": "m"}, lambda _, note="": notes.append(note)
@@ -235,7 +237,7 @@ def test_a_chat_template_is_not_trusted(encoder: Callable[..., Encoder]) -> None
         encoder("{{ messages.__class__.__mro__ }}")("hello")
 
 
-def test_what_cannot_be_a_text(encoder: Callable[..., Encoder]) -> None:
+def test_a_conversation_that_cannot_become_a_text_is_refused(encoder: Callable[..., Encoder]) -> None:
     with pytest.raises(ModelError, match="has no chat template"):
         encoder(None)
     with pytest.raises(DatasetError, match="holds messages") as caught:

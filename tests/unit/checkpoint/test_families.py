@@ -257,7 +257,7 @@ def test_a_window_that_is_not_named_is_transformers_default(
         ),
     ],
 )
-def test_what_would_be_wrong_is_refused(
+def test_a_configuration_that_would_be_computed_wrongly_is_refused(
     saved: Callable[..., Path], family: str, edit: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ModelError, match=said) as caught:

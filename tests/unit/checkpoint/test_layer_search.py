@@ -134,7 +134,7 @@ def test_the_best_round_is_that_of_leviathans_theorem(agreement: float, share: f
     assert (gain > 1) == (agreement > share)
 
 
-def test_what_does_not_pay_is_said_with_its_number() -> None:
+def test_chosen_layers_that_do_not_pay_raise_a_worry_with_the_expected_speedup() -> None:
     assert list(worries(chosen(0.9), 0.3)) == []
     (worry,) = worries(chosen(0.464), 0.68)
     assert worry.startswith("drafts of these layers do not pay: at best 0.87x, with K = 1;")

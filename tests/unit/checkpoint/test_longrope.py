@@ -98,6 +98,8 @@ def test_a_key_that_is_null_counts_as_missing(tmp_path: Path) -> None:
         ({"rope_scaling": LONG | {ORIGINAL: 32}}, r"must be one number, not \[32, 64\]"),
     ],
 )
-def test_what_would_be_wrong_is_refused(tmp_path: Path, edit: dict[str, Any], said: str) -> None:
+def test_longrope_settings_that_tensorrt_llm_would_misread_are_refused(
+    tmp_path: Path, edit: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ModelError, match=said):
         family_of(read_source(phi(tmp_path / "model", edit)))

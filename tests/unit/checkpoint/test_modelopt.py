@@ -264,7 +264,7 @@ def test_a_checkpoint_is_the_exporters_own(
 
 
 @pytest.mark.parametrize("family", NAMES)
-def test_what_calibrates_is_the_input_of_each_layer_and_the_cache(
+def test_calibration_takes_the_largest_input_weight_and_cache_value_of_each_layer(
     case: Callable[[str, str], Case], family: str
 ) -> None:
     """The numbers against hooks in transformers' own model, without ModelOpt, which gives all experts of a

@@ -325,7 +325,7 @@ INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "s
         ({"quant_method": "bitsandbytes"}, "BITSANDBYTES"),
     ],
 )
-def test_what_no_engine_is_built_of_is_named_and_can_be_read(
+def test_a_quantization_that_cannot_be_converted_is_refused_by_name(
     llama_folder: Callable[..., Path], config: dict[str, Any], name: str
 ) -> None:
     """As published by ModelOpt, llm-compressor, DeepSeek, AutoGPTQ and AutoAWQ."""

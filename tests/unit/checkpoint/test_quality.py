@@ -116,7 +116,7 @@ def test_nothing_to_measure_with(llama_folder: Callable[..., Path]) -> None:
 FINE = Quality(texts=64, tokens=1000, agreement=0.97, kl=0.004, perplexity=7.31, original_perplexity=7.3)
 
 
-def test_what_is_said() -> None:
+def test_the_cost_of_a_good_quantization_is_told_without_worries() -> None:
     provenance = {"texts": 512, "samples": 512}
     found = CalibratedRanges({}, {}, provenance, FINE)
     assert cost(found) == (
@@ -135,7 +135,7 @@ def test_what_is_said() -> None:
         (replace(FINE, perplexity=7.5), "perplexity is more than 2 % above the original's"),
     ],
 )
-def test_what_is_worrying(quality: Quality, said: str) -> None:
+def test_a_quantization_worse_than_a_limit_raises_a_worry(quality: Quality, said: str) -> None:
     (worry,) = worries(CalibratedRanges({}, {}, {"texts": 512, "samples": 512}, quality))
     assert worry.startswith(said)
 

@@ -48,7 +48,7 @@ AMAX = {
 LINEARS = {name: Amax(448.0 * weight, 448.0 * given) for name, (weight, given) in AMAX.items()}
 
 
-def test_what_one_product_reads_has_one_scale() -> None:
+def test_weights_that_one_product_reads_share_one_scale() -> None:
     calibration = CalibratedRanges(LINEARS, {"a.k_proj": 896.0, "a.v_proj": 1344.0}, {})
     found = scales_of(WEIGHTS, calibration, kv_cache=True)
     assert [set(found[weight].weights.values()) for weight in WEIGHTS[:-1]] == [{3}, {6}, {6}, {1}, {1}]

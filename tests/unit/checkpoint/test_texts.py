@@ -75,7 +75,7 @@ def test_conversations(tmp_path: Path) -> None:
         ("a.parquet.gz", b"text", r"a\.parquet\.gz: is none of .*\.txt\.gz, \.parquet"),
     ],
 )
-def test_what_cannot_be_read_is_one_line_with_its_place(
+def test_an_unreadable_text_is_reported_with_its_file_and_line(
     tmp_path: Path, name: str, content: bytes, said: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -203,7 +203,7 @@ def test_a_dataset_of_the_hub(on_hub: Callable[..., list[str]]) -> None:
     assert "HF_HUB_OFFLINE is set" in offline[1]
 
 
-def test_what_the_hub_does_not_have(on_hub: Callable[..., list[str]]) -> None:
+def test_a_dataset_or_file_missing_from_the_hub_is_reported(on_hub: Callable[..., list[str]]) -> None:
     expected = {
         "owner/two": "has 2 files: train.txt, test.txt; name one: owner/two/train.txt",
         "owner/none": "has no file of texts",

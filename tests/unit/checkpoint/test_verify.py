@@ -39,7 +39,7 @@ def made(llama_folder: Callable[..., Path], tmp_path: Path) -> Callable[..., tup
 
 @pytest.mark.parametrize("mapping", [Mapping(), Mapping(2, 2), Mapping(4), Mapping(1, 3), Mapping(8, 2)])
 @pytest.mark.parametrize("fp8", [False, True])
-def test_what_was_converted_is_the_original(
+def test_verification_of_a_good_checkpoint_compares_every_byte(
     made: Callable[..., tuple[Source, ConvertOptions]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

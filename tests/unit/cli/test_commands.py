@@ -31,7 +31,9 @@ def failure(result: Result) -> BaseException:
 
 
 class TestInit:
-    def test_what_it_writes_passes_the_check(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_init_writes_a_recipe_that_passes_the_check(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
         path = tmp_path / "recipe.yaml"
         result = run("init", path)
@@ -44,7 +46,7 @@ class TestInit:
         assert run("init", tmp_path).exit_code == 0
         assert (tmp_path / "recipe.yaml").is_file()
 
-    def test_what_is_there_stays_unless_forced(self, tmp_path: Path) -> None:
+    def test_init_keeps_a_file_that_is_there_unless_forced(self, tmp_path: Path) -> None:
         path = tmp_path / "recipe.yaml"
         path.write_text("mine")
         error = failure(run("init", path))

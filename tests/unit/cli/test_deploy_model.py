@@ -82,7 +82,9 @@ def test_a_model_that_the_hub_does_not_give_leaves_no_recipe(tmp_path: Path) -> 
             assert not list((tmp_path / "here").iterdir())
 
 
-def test_what_is_there_stays_and_is_of_this_model(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deploy_of_a_model_keeps_an_existing_recipe_and_refuses_that_of_another(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(models)
     recipe = models / "target.yaml"
     recipe.write_text(recipe_text(TINY / "target", ModelChoices()))
@@ -110,7 +112,7 @@ def test_what_is_there_stays_and_is_of_this_model(models: Path, monkeypatch: pyt
         (["recipe.yaml", "--draft", "a/b"], 2, "recipe.yaml is a recipe"),
     ],
 )
-def test_what_cannot_be_served_is_said_and_nothing_written(
+def test_deploy_of_something_that_is_no_model_is_refused_and_writes_nothing(
     models: Path, words: list[str], status: int, problem: str
 ) -> None:
     (models / "built").mkdir()

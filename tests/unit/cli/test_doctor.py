@@ -68,7 +68,7 @@ def missing(findings: dict[str, dict[str, Any]]) -> list[str]:
     return [subject for subject, finding in findings.items() if finding["severity"] == "error"]
 
 
-def test_what_the_models_do_not_allow_is_found_before_a_build(
+def test_doctor_finds_a_dtype_that_the_models_do_not_allow(
     doctor: Callable[..., Any], model_folder: Callable[..., Path]
 ) -> None:
     model_folder("target")
@@ -102,7 +102,7 @@ def test_without_a_recipe_nothing_is_missing(machine: GpuMachine, monkeypatch: p
     assert "HF_ENDPOINT" in lines[hub + 1]
 
 
-def test_it_is_quick(doctor: Callable[..., Any]) -> None:
+def test_doctor_takes_less_than_two_seconds(doctor: Callable[..., Any]) -> None:
     doctor()
     start = time.process_time()
     doctor()
@@ -134,7 +134,7 @@ def test_it_is_quick(doctor: Callable[..., Any]) -> None:
         ),
     ],
 )
-def test_a_gpu_that_will_not_do(
+def test_doctor_says_how_to_repair_an_unusable_gpu(
     machine: GpuMachine, doctor: Callable[..., Any], gpus: list[str], subject: str, found: str, repair: str
 ) -> None:
     machine.gpus(*gpus)
@@ -158,7 +158,7 @@ def test_too_few_gpus(doctor: Callable[..., Any]) -> None:
         (H200.replace("143000", "100000"), "GPU memory", "97.7 GiB free"),
     ],
 )
-def test_what_may_do_all_the_same(
+def test_doctor_only_notes_a_gpu_that_differs_but_may_still_do(
     machine: GpuMachine, doctor: Callable[..., Any], gpu: str, subject: str, found: str
 ) -> None:
     machine.gpus(gpu)
@@ -231,7 +231,9 @@ def test_a_cpu_without_numba_is_slow(
         assert (found["numba"]["severity"], found["numba"]["repair"]) == ("note", "pip install numba")
 
 
-def test_another_release(doctor: Callable[..., Any], machine: GpuMachine) -> None:
+def test_doctor_finds_another_release_of_tensorrt_llm_than_the_recipes(
+    doctor: Callable[..., Any], machine: GpuMachine
+) -> None:
     machine.docker(DOCKER.replace('"nvidia": {}, ', ""))
     findings = doctor(engine="{release: 1.1.0}")
     assert missing(findings) == ["TensorRT-LLM"]
@@ -329,7 +331,7 @@ def test_models_that_cannot_be_had(doctor: Callable[..., Any], monkeypatch: pyte
     assert "the Hub cannot be reached" in findings["draft"]["problem"]
 
 
-def test_a_full_disk(doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_finds_a_full_disk(doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     import shutil
 
     usage = shutil.disk_usage("/")._replace(free=10)

@@ -43,7 +43,7 @@ def test_json_for_a_machine(llama_folder: Callable[..., Path]) -> None:
     assert [finding["severity"] for finding in content["findings"]] == ["note"]
 
 
-def test_what_is_wrong_gives_status_1(llama_folder: Callable[..., Path]) -> None:
+def test_inspect_ends_with_status_1_for_a_truncated_file(llama_folder: Callable[..., Path]) -> None:
     folder = llama_folder()
     (folder / "model.safetensors").write_bytes(b"")
     result = RUN.invoke(app, ["inspect", str(folder), "--json"])

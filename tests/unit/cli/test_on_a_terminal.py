@@ -45,7 +45,7 @@ def test_steps_have_ticks_and_the_next_command_is_told(tmp_path: Path) -> None:
     assert shown.endswith(f"\nnext: trtspec deploy {recipe} --output there\n")
 
 
-def test_what_is_pushed_moved_or_written_has_a_next_command_too(tmp_path: Path) -> None:
+def test_store_push_and_migrate_show_the_next_command_on_a_terminal(tmp_path: Path) -> None:
     recipe = TINY / "recipe.yaml"
     subprocess.run([TRTSPEC, "build", recipe], cwd=tmp_path, check=True, capture_output=True)
 

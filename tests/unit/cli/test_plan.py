@@ -65,7 +65,7 @@ def test_the_table_and_the_rules(hub_cache: Path) -> None:
     assert "worth a measurement: gains for one stream from acceptance" in printed
 
 
-def test_what_bench_measured_is_filled_in(hub_cache: Path, tmp_path: Path) -> None:
+def test_plan_fills_in_verdicts_that_bench_measured(hub_cache: Path, tmp_path: Path) -> None:
     write(result(), tmp_path)
     filled_in = plan(H200, "--json", "--measured", tmp_path)
     assert "was measured for the recipe tiny, but this one is llama-3.3-70b-h200" in filled_in.stderr

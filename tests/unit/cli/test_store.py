@@ -131,7 +131,7 @@ def test_pull(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (Runtime("1.2.1", "10.15.0.1", (90,)), "it was built by TensorRT 10.14.1.48, but this machine has"),
     ],
 )
-def test_what_would_not_load_here_is_not_pulled(
+def test_store_pull_refuses_an_engine_that_this_machine_could_not_load(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Runtime, why: str
 ) -> None:
     monkeypatch.setattr("trtspec.cli.store.this_runtime", lambda: here)

@@ -93,7 +93,7 @@ def test_a_pair_is_built_and_stored_without_extras(bare: Bare, tmp_path: Path) -
         assert said.returncode == 0, said.stderr
 
 
-def test_what_is_imported_late_names_its_extra_too(serving: Bare, tmp_path: Path) -> None:
+def test_a_package_that_is_imported_late_names_its_extra_when_missing(serving: Bare, tmp_path: Path) -> None:
     assert serving("build", TINY, "--output", tmp_path / "build").returncode == 0
     for draws, package, extra in ((100, "scipy", "measure"), (0, "torch", "torch")):
         said = serving("verify", TINY, "--output", tmp_path / "build", "--draws", draws)
@@ -115,7 +115,7 @@ def test_the_extras_are_those_of_the_package() -> None:
         assert any(line.match(one) for one in wanted), package
 
 
-def test_what_is_here_is_not_imported_to_be_found() -> None:
+def test_checking_for_an_installed_package_does_not_import_it() -> None:
     imported = "import sys; from trtspec.base.extras import require"
     code = f"{imported}; require('x', 'torch'); print('torch' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

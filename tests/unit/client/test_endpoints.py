@@ -337,7 +337,7 @@ def test_an_error_that_is_none_is_none() -> None:
 
 
 @pytest.mark.parametrize("models", [None, [], ["tiny"], [{"name": "tiny"}]])
-def test_what_is_no_list_of_models_is_told(models: Any) -> None:
+def test_an_answer_that_is_no_list_of_models_is_reported(models: Any) -> None:
     server = Server()
     server.models = models
     with pytest.raises(UnavailableError, match="has no list of models"):
@@ -356,7 +356,7 @@ def test_a_model_of_several_names_is_asked_by_the_first() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://me:secret@host:99999", "http://[::1", "http://host:port/v1"])
-def test_what_is_no_url_is_told(url: str) -> None:
+def test_an_invalid_url_is_reported_without_its_password(url: str) -> None:
     with pytest.raises(UnavailableError, match="is not a URL: ") as caught:
         ask(Server(), triton=False, url=url)
     assert "secret" not in str(caught.value)
@@ -385,7 +385,9 @@ def test_a_server_that_is_gone_is_unreachable() -> None:
         ({"url": "http://127.0.0.1:1"}, "does not answer"),
     ],
 )
-def test_what_is_not_there_is_named(options: dict[str, Any], problem: str) -> None:
+def test_an_endpoint_that_cannot_be_used_is_reported_with_the_reason(
+    options: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(UnavailableError, match=problem):
         ask(Server(), triton=True, **options)
 

@@ -63,7 +63,7 @@ def files(state: Path) -> list[Path]:
     return [path for path in state.rglob("*") if path.is_file()]
 
 
-def test_it_is_found_while_its_deploy_runs(state: Path) -> None:
+def test_a_server_is_found_only_while_its_deploy_runs(state: Path) -> None:
     with deploying(TINY) as process:
         assert find_servers() == [replace(TINY, process=process.pid)]
         assert one_address(lambda server: server.grpc) == "127.0.0.1:2"
@@ -73,7 +73,7 @@ def test_it_is_found_while_its_deploy_runs(state: Path) -> None:
         assert files(state) == []
 
 
-def test_what_a_killed_deploy_has_left_is_no_server(state: Path) -> None:
+def test_files_of_a_killed_deploy_are_removed_and_name_no_server(state: Path) -> None:
     with deploying(TINY) as process:
         process.kill()
         process.wait()

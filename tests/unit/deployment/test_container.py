@@ -57,7 +57,7 @@ def start(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("owner", "is_left"), [("ours", False), ("theirs", True)])
-def test_it_is_removed_if_it_is_ours(
+def test_a_container_that_failed_to_start_is_removed_only_if_it_is_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str, is_left: bool
 ) -> None:
     podman(tmp_path, SCRIPT, monkeypatch)
@@ -79,7 +79,9 @@ def test_it_is_removed_if_it_is_ours(
     assert (tmp_path / "made").exists() == is_left
 
 
-def test_it_is_removed_if_ctrl_c_comes_before_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_is_removed_when_an_interrupt_comes_before_its_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     podman(tmp_path, INTERRUPTED, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         start(tmp_path)

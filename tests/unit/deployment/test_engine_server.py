@@ -56,7 +56,7 @@ def test_one_that_no_recipe_can_name_is_to_be_replaced(install: Install) -> None
     assert said == "vLLM 0.20.0 is installed, but the build is for 0.33.0: install 0.33.0"
 
 
-def test_what_a_build_of_it_is_called_does_not_count(install: Install) -> None:
+def test_a_local_version_suffix_of_vllm_makes_no_difference_of_release(install: Install) -> None:
     install("vllm", "0.33.0+cu129")
     assert difference(launch("0.33.0"), OF_PYTHON) is None
 

@@ -104,14 +104,14 @@ def test_a_roll_out_is_shown_while_not_all_have_drafts() -> None:
     assert words["roll-out"] == "drafts for 5 % of the requests"
 
 
-def test_a_server_that_was_started_anew_counts_from_its_start() -> None:
+def test_figures_of_a_restarted_server_count_from_its_new_start() -> None:
     before, again = parse(exported(busy(), 100), 0), busy()
     again.generation_tokens = 200
     found = between(before, parse(exported(again, 4), 9), "pair")
     assert (found.seconds, found.tokens_per_second) == (4, 50)
 
 
-def test_so_does_one_that_has_counted_more_than_the_old_one() -> None:
+def test_a_restart_is_noticed_when_the_new_counters_exceed_the_old_ones() -> None:
     front = Refusals("openai", "pair")
     front.add(Refusal.TOO_MANY_REQUESTS)
     before = parse(exported(busy(), 8, started=100.0) + front.text(), 0)
@@ -213,7 +213,7 @@ def test_top_prints_json(server: str) -> None:
     assert json.loads(said.stdout)["tokens_per_second"] == 100
 
 
-def test_what_does_not_answer_is_named(server: str) -> None:
+def test_top_names_the_address_that_does_not_answer(server: str) -> None:
     with pytest.raises(UnavailableError, match="status 404"):
         read(f"http://{server}/v2")
     with pytest.raises(UnavailableError, match="does not answer"):
@@ -223,7 +223,7 @@ def test_what_does_not_answer_is_named(server: str) -> None:
     assert "127.0.0.1:1: does not answer" in said.stderr
 
 
-def test_what_is_drawn_sends_nothing_else_to_the_terminal() -> None:
+def test_top_sends_no_control_sequences_of_a_server_to_the_terminal() -> None:
     stats = busy()
     stats.failures["\x1b[2J"] = 4
     found = between(parse(exported(Stats(), 10), 0), parse(exported(stats, 14), 5), "pair")

@@ -78,7 +78,7 @@ def tell() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_a_server_in_the_foreground_runs_until_a_signal_stops_it(tmp_path: Path) -> None:
     served = Served(tmp_path / "log", on_ready=tell)
     serve(served)
     assert served.heard == ["start", "ready", "stopping", "stop", "end"]
@@ -97,7 +97,7 @@ def test_one_that_ends_by_itself_ends_it(tmp_path: Path) -> None:
     assert served.heard == ["start", "ready", "one] loading", "end"]
 
 
-def test_or_is_started_again(tmp_path: Path) -> None:
+def test_a_server_that_dies_is_started_again_when_restart_is_asked_for(tmp_path: Path) -> None:
     served = Served(tmp_path / "log", dying=1, on_ready=tell)
     serve(served, restart=True)
     again = ["one] loading", "restarting", "ended with status 1, 1 s"]

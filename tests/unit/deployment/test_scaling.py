@@ -52,7 +52,7 @@ def rule_file(tmp_path: Path) -> Path:
     return file
 
 
-def test_promtool_reads_the_rules(rule_file: Path) -> None:
+def test_promtool_accepts_the_recording_rules_of_autoscaling(rule_file: Path) -> None:
     line = [tool("promtool"), "check", "rules", "--lint-fatal", str(rule_file)]
     assert "SUCCESS: 2 rules found" in subprocess.run(line, check=True, capture_output=True, text=True).stdout
 

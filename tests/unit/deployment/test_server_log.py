@@ -24,7 +24,7 @@ def test_each_line_is_passed_on_once_and_whole(tmp_path: Path) -> None:
     assert said == [("triton", "one"), ("openai", "later"), ("triton", "two"), ("triton", "three")]
 
 
-def test_what_was_passed_on_takes_no_room(tmp_path: Path) -> None:
+def test_a_followed_log_frees_the_disk_space_of_lines_already_passed_on(tmp_path: Path) -> None:
     log, count = tmp_path / "log", 0
     line = "a" * 1023 + "\n"
 

@@ -39,7 +39,7 @@ def test_drafts_gain_from_break_even_on() -> None:
     assert break_even(replace(PAIR, draft=replace(TARGET, weight_bytes=1e6)), ALONE) is None
 
 
-def test_what_is_looked_up_costs_no_draft() -> None:
+def test_the_forecast_charges_no_draft_time_without_a_draft_model() -> None:
     free = replace(PAIR, draft=None)
     assert free.costs(ALONE, 3).draft == 0
     assert best(free, ALONE, 0.5).speedup > best(PAIR, ALONE, 0.5).speedup

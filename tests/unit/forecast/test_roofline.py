@@ -51,7 +51,7 @@ def test_many_rows_wait_for_the_multiplication() -> None:
     assert found.bottleneck == "flops"
 
 
-def test_what_a_data_sheet_has_no_word_of() -> None:
+def test_a_step_includes_the_fixed_time_of_each_layer_and_all_reduce() -> None:
     load, halves = BatchLoad(sequences=1, context=0), replace(TARGET, tensor=2)
     share = HardwareShare(bandwidth=0.5, flops=0.5, layer_s=0.01, all_reduce_s=0.002)
     assert step(TARGET, CHIP, load, share=share).seconds == pytest.approx(1.0 + 2 * 0.01)

@@ -40,7 +40,7 @@ def rule(advice: RuleAdvice, begins: str) -> Judgement:
     return found
 
 
-def test_what_only_a_run_can_tell_is_not_guessed() -> None:
+def test_rules_that_only_a_run_can_judge_stay_unmeasured_without_one() -> None:
     before, after = advise(FACTS, None), advise(FACTS, MEASURED)
     unmeasured = [one.rule for one in before.rules if one.verdict == "unmeasured"]
     assert len(unmeasured) == 4

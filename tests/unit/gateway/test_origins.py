@@ -56,7 +56,7 @@ def test_a_name_that_is_none_allows_nobody() -> None:
         assert Origins("127.0.0.1", (given,)).problem(":80", None)
 
 
-def test_what_a_page_sends_without_asking_is_no_json() -> None:
+def test_content_types_that_a_page_sends_without_asking_are_refused() -> None:
     origins = Origins("127.0.0.1")
     for kind in ("text/plain", "TEXT/PLAIN; charset=utf-8", "multipart/form-data; boundary=x"):
         assert origins.type_problem(kind)

@@ -141,7 +141,7 @@ def test_weights_as_pickle_are_refused_before_they_are_downloaded(
     assert not [asked for asked in hub.asked if asked.endswith(".bin")]
 
 
-def test_what_is_no_model_of_the_hub_is_told_before_it_is_downloaded(
+def test_a_hub_repository_without_a_usable_model_is_refused_before_the_download(
     hub: Hub, fetch: Callable[..., str]
 ) -> None:
     """`check_access` comes before it in a plan; it does not take a missing config.json for a failure."""
@@ -199,7 +199,7 @@ def test_a_pinned_commit_needs_no_network_once_it_is_whole(hub: Hub, fetch: Call
         ("owner/model", COMMIT, {"HF_ENDPOINT": "http://127.0.0.1:9"}, "the Hub cannot be reached"),
     ],
 )
-def test_what_the_hub_refuses_is_one_clear_error(
+def test_a_refusal_by_the_hub_is_one_clear_error(
     fetch: Callable[..., str], model: str, revision: str, environment: dict[str, str], said: str
 ) -> None:
     output = fetch(model, revision, **environment)

@@ -93,7 +93,7 @@ def test_a_head_is_compared_with_a_target_of_the_hub(
     )
 
 
-def test_of_two_who_plan_at_once_one_makes_the_outline(
+def test_two_concurrent_plans_make_one_outline_of_the_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot, both, made = tmp_path / "models--owner--model/snapshots" / COMMIT, Barrier(2), list[str]()

@@ -156,7 +156,9 @@ def test_a_link_to_a_file_is_a_file(pair_recipe: Path) -> None:
     assert trtspec("build", pair_recipe, "--output", pair_recipe.parent / "out").returncode == 0
 
 
-def test_what_is_in_the_place_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_or_socket_in_the_place_of_a_model_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     assert not has_file(tmp_path / "link")
     assert not has_file(tmp_path / "nowhere/at/all")

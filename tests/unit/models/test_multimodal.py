@@ -129,7 +129,7 @@ def test_tensors_have_either_of_two_names(saved: Save, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", DEFAULTS)
-def test_what_a_text_config_leaves_out_is_transformers_default(tmp_path: Path, kind: str) -> None:
+def test_a_key_missing_from_a_text_config_has_the_default_of_transformers(tmp_path: Path, kind: str) -> None:
     """Of every key that is read, by what is read of a config that has them all."""
     holder = next((name for name, usual in HOLDERS.items() if usual == kind), "LlavaForConditionalGeneration")
     theirs = AutoConfig.for_model(kind).to_dict()

@@ -84,7 +84,7 @@ def test_comments_of_the_starter_all_stay() -> None:
     assert values["draft"] == {"model": "./mine"}
 
 
-def test_what_would_change_more_is_refused() -> None:
+def test_an_edit_that_would_change_another_key_too_is_refused() -> None:
     shared = "target: &model {model: a}\ndraft: *model\n"
     with pytest.raises(RecipeError) as caught:
         edit(shared, {"draft.model": "b"}, HERE)

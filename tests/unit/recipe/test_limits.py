@@ -64,7 +64,7 @@ def lookup(kind: str, least: int, most: int) -> dict[str, Any]:
         {"target": {"build": {"gemm_plugin": "auto", "use_paged_context_fmha": "enable", "workers": 2}}},
     ],
 )
-def test_what_holds_together(changes: dict[str, Any]) -> None:
+def test_a_consistent_recipe_has_no_findings(changes: dict[str, Any]) -> None:
     assert found(**changes) == {}
 
 
@@ -300,7 +300,9 @@ def test_what_holds_together(changes: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_what_contradicts(changes: dict[str, Any], key: str, problem: str, repair: str) -> None:
+def test_a_contradiction_in_a_recipe_is_found_with_its_key_and_repair(
+    changes: dict[str, Any], key: str, problem: str, repair: str
+) -> None:
     findings = found(**changes)
     assert list(findings) == [key]
     assert problem in findings[key][0]

@@ -199,7 +199,7 @@ class TestValues:
             ("version: 2", "version", "found the number 2; allowed: 1", None),
         ],
     )
-    def test_what_was_found_and_what_is_allowed(
+    def test_a_wrong_value_is_reported_with_what_was_found_and_what_is_allowed(
         self,
         problems: Problems,
         line: str,
@@ -373,7 +373,7 @@ class TestLocations:
         assert model_location("/abs", tmp_path) == Path("/abs")
         assert model_location("~/m", tmp_path) == Path("/home/someone/m")
 
-    def test_what_is_neither_folder_nor_hub_id(self, problems: Problems) -> None:
+    def test_a_model_that_is_neither_folder_nor_hub_name_is_refused(self, problems: Problems) -> None:
         (found,) = problems(MINIMAL.replace("a/big", "models/llama/70b"))
         assert (found.line, found.subject) == (2, "target.model")
         assert "neither a folder nor a Hub id" in found.problem

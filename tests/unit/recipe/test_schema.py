@@ -45,7 +45,7 @@ def unknown(values: dict[str, Any], schema: dict[str, Any], path: str = "") -> I
             yield from unknown(value, resolve(schema["properties"][key]), f"{path}{key}.")
 
 
-def test_it_names_its_dialect_and_survives_json() -> None:
+def test_the_json_schema_names_its_dialect_and_can_be_written_as_json() -> None:
     assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert SCHEMA["title"] == "trtspec recipe"
     assert SCHEMA["description"]
@@ -137,7 +137,7 @@ def test_the_starter_has_no_key_that_the_schema_lacks() -> None:
     ]
 
 
-def test_what_the_starter_has_in_comments_is_valid_too() -> None:
+def test_the_commented_lines_of_the_starter_recipe_fit_the_schema() -> None:
     uncommented = [
         line.replace("  # ", "  ", 1) if line.startswith("  # ") else line for line in STARTER.splitlines()
     ]
@@ -173,7 +173,9 @@ class TestTables:
         ),
     ],
 )
-def test_what_stores_call_a_recipe_outlives_new_keys(changes: dict[str, Any], digest: str) -> None:
+def test_the_digest_of_a_recipe_stays_the_same_when_the_schema_gains_keys(
+    changes: dict[str, Any], digest: str
+) -> None:
     values = {"name": "pair", "hardware": {"gpu": "h100"}, "target": {"model": "a/big"}, **changes}
     assert Recipe.model_validate(values).digest == digest
 
@@ -186,7 +188,7 @@ def test_what_stores_call_a_recipe_outlives_new_keys(changes: dict[str, Any], di
         {"slurm": {"partition": "gpu", "options": {"mem": "64G"}}},
     ],
 )
-def test_what_is_reckoned_for_is_no_part_of_the_digest(section: dict[str, Any]) -> None:
+def test_sections_that_change_no_build_are_left_out_of_the_digest(section: dict[str, Any]) -> None:
     values = {"name": "pair", "hardware": {"gpu": "h100"}, **PAIR}
     assert Recipe.model_validate({**values, **section}).digest == Recipe.model_validate(values).digest
 

@@ -32,7 +32,7 @@ def served(backend: str, **changes: Any) -> dict[str, tuple[str, str | None]]:
     ],
 )
 @pytest.mark.parametrize("backend", ["vllm", "sglang", "tensorrt_llm_pytorch"])
-def test_what_every_server_does(backend: str, changes: dict[str, Any]) -> None:
+def test_settings_that_every_server_supports_have_no_findings(backend: str, changes: dict[str, Any]) -> None:
     assert served(backend, **changes) == {}
 
 
@@ -72,7 +72,9 @@ def test_what_every_server_does(backend: str, changes: dict[str, Any]) -> None:
     ],
 )
 @pytest.mark.parametrize("backend", ["vllm", "tensorrt_llm_pytorch"])
-def test_what_no_server_has(backend: str, changes: dict[str, Any], key: str, problem: str) -> None:
+def test_settings_that_no_other_server_supports_are_reported(
+    backend: str, changes: dict[str, Any], key: str, problem: str
+) -> None:
     findings = served(backend, **changes)
     assert list(findings) == [key]
     assert problem in findings[key][0]
@@ -102,7 +104,9 @@ def test_what_no_server_has(backend: str, changes: dict[str, Any], key: str, pro
         ),
     ],
 )
-def test_what_one_server_has_and_another_not(backend: str, changes: dict[str, Any], key: str) -> None:
+def test_settings_that_vllm_supports_are_reported_for_servers_that_do_not(
+    backend: str, changes: dict[str, Any], key: str
+) -> None:
     assert list(served(backend, **changes)) == [key]
     assert served("vllm", **changes) == {}
 

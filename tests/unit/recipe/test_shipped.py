@@ -65,10 +65,12 @@ def test_another_name_lists_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words", [("--from", "vllm serve a/b", "--recipe", "x"), ("--recipe", "x", "--gpu", "h100")]
 )
-def test_it_goes_with_no_other_source(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_init_refuses_a_shipped_recipe_together_with_another_source(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
     assert trtspec("init", *words, folder=tmp_path).returncode == 2
 
 
-def test_what_is_shipped_loads() -> None:
+def test_shipped_recipes_load_from_the_package() -> None:
     assert load(TINY / "recipe.yaml").recipe.name == "tiny"
     assert load(shipped("llama-3.1-8b-h100")).recipe.hardware.gpu == "h100"

@@ -37,7 +37,9 @@ def test_times(tmp_path: Path, time: str) -> None:
         ("parition: gpu", "parition", "unknown key", "did you mean partition?"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, line: str, key: str, problem: str, repair: str | None) -> None:
+def test_wrong_values_in_the_slurm_section_are_refused_by_key(
+    tmp_path: Path, line: str, key: str, problem: str, repair: str | None
+) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"{RECIPE}  {line}\n")
     with pytest.raises(RecipeError) as caught:

@@ -23,7 +23,7 @@ RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 
 @each_release(RECIPES)
-def test_command_lines(
+def test_trtllm_build_commands_of_every_recipe_are_as_recorded_for_each_release(
     recipe: Path, release: str, hub_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -68,7 +68,7 @@ def test_one_tenant_is_told_all(run: Run, tokenizer: Tokenizer, tenant: str) -> 
     assert told(run, tokenizer, *asked) == [0, 39, 40, 0]
 
 
-def test_what_only_another_tenant_sent_is_not_told(run: Run, tokenizer: Tokenizer) -> None:
+def test_cached_tokens_that_only_another_tenant_sent_are_not_told(run: Run, tokenizer: Tokenizer) -> None:
     other = [*PROMPT[:20], 77, 78, 79]
     asked = [
         ("a", PROMPT),

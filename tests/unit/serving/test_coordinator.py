@@ -56,7 +56,7 @@ def test_many_at_once_say_what_the_target_alone_says(
     run(main())
 
 
-def test_what_streams_is_never_taken_back(
+def test_a_stream_never_takes_text_back(
     run: Run, tokenizer: Tokenizer, byte_level: tokenizers.Tokenizer
 ) -> None:
     text = "hello 🙂 wörld, 漢字 and a stop that is no stop: sto. " * 3
@@ -345,7 +345,7 @@ def test_a_whole_answer_has_all_and_one_without_the_wish_none(run: Run, tokenize
     run(main())
 
 
-def test_an_engine_that_cannot_say_them_refuses(run: Run, tokenizer: Tokenizer) -> None:
+def test_an_engine_without_log_probabilities_is_never_asked_for_them(run: Run, tokenizer: Tokenizer) -> None:
     target = ScriptedExecutor(replace(TARGET, returns_log_probs=False), lambda sequence: 60)
     request = CompletionRequest(prompt_token_ids=[1], return_log_probs=True)
 

@@ -77,7 +77,7 @@ class Sampler(OneShot):
 
 
 class TestSeeds:
-    def test_a_seed_gives_the_same_text_with_and_without_a_draft(
+    def test_the_coordinator_gives_one_seeded_text_for_every_number_of_draft_tokens(
         self, run: Run, tokenizer: Tokenizer
     ) -> None:
         async def main() -> None:

@@ -111,7 +111,7 @@ async def turns(count: int, result: str = "done") -> str:
     return result
 
 
-def test_it_returns_or_raises_what_the_work_does() -> None:
+def test_work_within_its_time_returns_or_raises_its_own_outcome() -> None:
     async def fails() -> None:
         await turns(1)
         raise ValueError("no")
@@ -123,7 +123,7 @@ def test_it_returns_or_raises_what_the_work_does() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.01])
-def test_what_takes_too_long_is_ended(seconds: float) -> None:
+def test_work_that_takes_too_long_is_cancelled(seconds: float) -> None:
     ended = []
 
     async def works() -> None:

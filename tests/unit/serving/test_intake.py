@@ -19,7 +19,7 @@ LIMITS = Limits(max_batch_size=4, max_input_len=64, max_seq_len=100, max_draft_l
 GOOD = CompletionRequest("hello world")
 
 
-def test_what_a_good_request_becomes(tokenizer: Tokenizer) -> None:
+def test_a_valid_request_begins_with_its_tokens_and_limits(tokenizer: Tokenizer) -> None:
     state = begin(replace(GOOD, max_tokens=7, num_draft_tokens=3), LIMITS, tokenizer)
     assert state.text == tokenizer.encode("hello world")
     assert (state.num_input_tokens, state.num_output_tokens) == (len(state.text), 0)
@@ -127,7 +127,9 @@ def test_refusals(tokenizer: Tokenizer, request_: CompletionRequest, field: str,
         ("min_tokens", [-1], [0, 3]),
     ],
 )
-def test_sampling(tokenizer: Tokenizer, field: str, wrong: list[float], right: list[float]) -> None:
+def test_sampling_values_out_of_range_are_refused_by_name(
+    tokenizer: Tokenizer, field: str, wrong: list[float], right: list[float]
+) -> None:
     for value in right:
         begin(replace(GOOD, sampling=SamplingConfig(**{field: value})), LIMITS, tokenizer)  # type: ignore[arg-type]
     for value in wrong:

@@ -140,7 +140,7 @@ def test_an_engine_that_never_has_logits_is_not_served(tmp_path: Path, tokenizer
         CoordinatorService(load, lambda stats: None)
 
 
-def test_it_has_its_own_status_metric_and_line_in_the_log(
+def test_logits_that_are_not_finite_have_their_own_status_metric_and_log_line(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "trtspec")

@@ -107,7 +107,9 @@ def test_nothing_follows_a_stop_string(
     assert (state.take(said).text, state.end_reason) == ("", EndReason.STOP)
 
 
-def test_what_was_held_back_is_shown_at_the_end(state: CompletionState, tokenizer: Tokenizer) -> None:
+def test_text_held_back_for_a_stop_string_is_shown_at_the_end(
+    state: CompletionState, tokenizer: Tokenizer
+) -> None:
     first_byte = tokenizer.encode("漢")[0]
     delta = state.take([*tokenizer.encode("a wo"), first_byte])
     assert delta.text == "a "

@@ -61,7 +61,7 @@ def test_a_thread_is_used_again() -> None:
     threads.close()
 
 
-def test_what_has_not_begun_never_does() -> None:
+def test_a_job_given_up_before_it_begins_never_runs() -> None:
     threads, calls = ThreadPool(1, "unbegun"), [Call(), Call()]
     jobs = [threads.submit(call) for call in calls]
     assert calls[0].began.wait(SECONDS)
@@ -145,14 +145,14 @@ def busy() -> Iterator[Busy]:
     call.may_end.set()
 
 
-def test_what_is_done_in_time_is_waited_for(calls: BoundedCalls) -> None:
+def test_a_call_that_ends_in_time_is_waited_for(calls: BoundedCalls) -> None:
     said: list[str] = []
     for text in "abc":
         calls.make(lambda text=text: said.append(text))  # type: ignore[misc]
     assert said == ["a", "b", "c"]
 
 
-def test_what_did_not_get_a_processor_is_waited_for(calls: BoundedCalls) -> None:
+def test_a_call_that_waits_for_a_processor_is_not_given_up(calls: BoundedCalls) -> None:
     """A call that sleeps stands for one that a busy machine lets wait."""
     said: list[str] = []
 
@@ -164,7 +164,7 @@ def test_what_did_not_get_a_processor_is_waited_for(calls: BoundedCalls) -> None
     assert said == ["done"]
 
 
-def test_what_takes_longer_is_left_and_so_is_a_second_one_and_no_third(
+def test_two_calls_that_hang_are_left_behind_and_a_further_call_is_refused(
     calls: BoundedCalls, busy: Busy
 ) -> None:
     said: list[str] = []

@@ -199,5 +199,5 @@ class TestBeginning:
         assert begins.encode("<s>h", add_special_tokens=False) == begins.encode("<s>h")
         assert 1 not in begins.encode("h", add_special_tokens=False)
 
-    def test_of_a_tokenizer_that_adds_none(self, tokenizer: Tokenizer) -> None:
+    def test_a_tokenizer_without_a_beginning_token_adds_none(self, tokenizer: Tokenizer) -> None:
         assert tokenizer.encode("aa") == tokenizer.encode("aa", add_special_tokens=False)

@@ -22,7 +22,7 @@ def answer(draft: list[int], own: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("num_draft", [1, 2, 3])
-def test_what_was_accepted_is_what_agrees(num_draft: int) -> None:
+def test_a_verification_counts_the_draft_tokens_that_agree_as_accepted(num_draft: int) -> None:
     for draft in map(list, itertools.product([1, 2, 3], repeat=num_draft)):
         for own in itertools.product([1, 2, 3], repeat=num_draft + 1):
             new = answer(draft, list(own))
@@ -30,7 +30,7 @@ def test_what_was_accepted_is_what_agrees(num_draft: int) -> None:
 
 
 @pytest.mark.parametrize("kept", [1, 2, 3])
-def test_what_was_discarded_does_not_count(kept: int) -> None:
+def test_draft_tokens_that_the_engine_discarded_do_not_count_as_verified(kept: int) -> None:
     """The engine kept `kept` of four. What it cut behind a token that it rejected does not show."""
     draft = [1, 2, 3, 1]
     for own in itertools.product([1, 2, 3], repeat=5):

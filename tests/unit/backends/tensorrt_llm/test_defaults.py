@@ -56,7 +56,9 @@ def test_fp8_weights_with_another_cache_have_no_fp8_attention() -> None:
         ({"opt_num_tokens": 64}, "multiple_profiles"),
     ],
 )
-def test_what_the_recipe_says_makes_a_default_senseless(written: dict[str, Value], missing: str) -> None:
+def test_a_default_is_dropped_when_the_recipe_sets_a_conflicting_option(
+    written: dict[str, Value], missing: str
+) -> None:
     assert missing in chosen(FP8)
     assert missing not in chosen(FP8, **written)
 

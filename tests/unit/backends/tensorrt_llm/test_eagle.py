@@ -82,7 +82,9 @@ def expected(name: str, folder: Path, tp_size: int, rank: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("tp_size", [1, 2, 4])
-def test_names_shapes_and_numbers_are_nvidias(target: Target, tmp_path: Path, tp_size: int) -> None:
+def test_converted_eagle_tensors_have_nvidias_names_shapes_and_numbers(
+    target: Target, tmp_path: Path, tp_size: int
+) -> None:
     (source, head), told = target(), list[int]()
     options, eagle = ConvertOptions("float16", Mapping(tp_size)), EagleInside.usual(source, METHOD, head)
     convert(source, options, tmp_path / "both", told.append, eagle)
@@ -139,7 +141,9 @@ def nvidias(model: Any, head: Any, dtype: str) -> dict[str, Any]:
     }
 
 
-def test_the_configuration_is_nvidias_and_that_of_the_target(target: Target, tmp_path: Path) -> None:
+def test_an_eagle_configuration_has_nvidias_keys_and_those_of_the_target(
+    target: Target, tmp_path: Path
+) -> None:
     (source, head), options = target(), ConvertOptions("bfloat16")
     model = tiny_model("llama", **SIZES, head_dim=16, rope_theta=1e6).config
     convert(source, options, tmp_path / "both", inside=EagleInside.usual(source, METHOD, head))
@@ -188,7 +192,7 @@ def test_a_head_without_an_embedding_has_the_targets(target: Target, tmp_path: P
         ({"hidden_act": "gelu"}, "hidden_act is gelu, and the target's is silu"),
     ],
 )
-def test_what_the_engine_has_once_must_be_the_same(
+def test_an_eagle_head_that_differs_from_its_target_in_a_shared_setting_is_refused(
     target: Target, config: dict[str, Any], problem: str
 ) -> None:
     source, head = target(**config)
@@ -196,7 +200,7 @@ def test_what_the_engine_has_once_must_be_the_same(
         fitting(source, head)
 
 
-def test_what_the_engine_cannot_have_is_refused(target: Target, tmp_path: Path) -> None:
+def test_a_head_or_target_that_no_eagle_engine_can_have_is_refused(target: Target, tmp_path: Path) -> None:
     source, head = target()
     with pytest.raises(ModelError, match="not EAGLE's"):
         fitting(source, read_head(write_head(tmp_path / "other", "medusa")))

@@ -70,7 +70,7 @@ def expected(tensors: dict[str, torch.Tensor], tp_size: int, rank: int) -> dict[
 
 @pytest.mark.parametrize("tp_size", [1, 2, 4])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_names_shapes_and_numbers_are_nvidias(
+def test_converted_medusa_heads_have_the_tensors_of_the_converter_of_nvidia(
     target: Target, tmp_path: Path, family: str, tp_size: int
 ) -> None:
     (source, head), told = target(family), list[int]()
@@ -121,7 +121,7 @@ def nvidias(model: Any, dtype: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_configuration_is_nvidias_and_that_of_the_target(
+def test_the_medusa_configuration_adds_the_keys_of_nvidia_to_those_of_the_target(
     target: Target, tmp_path: Path, family: str
 ) -> None:
     (source, head), options = target(family), ConvertOptions("bfloat16")
@@ -161,13 +161,17 @@ def test_a_head_that_the_tree_never_asks_is_left_out(target: Target, tmp_path: P
     assert {name.split(".")[1] for name in names if name.startswith("medusa_heads.")} == {"0", "1"}
 
 
-def test_heads_of_another_target_are_refused(llama_folder: Callable[..., Path], target: Target) -> None:
+def test_medusa_heads_of_another_target_are_refused_by_their_hidden_size(
+    llama_folder: Callable[..., Path], target: Target
+) -> None:
     _, head = target()
     with pytest.raises(ModelError, match="hidden size"):
         MedusaInside.usual(read_source(llama_folder()), MedusaMethod(kind="medusa"), head)
 
 
-def test_what_the_engine_cannot_have_is_refused(target: Target, tmp_path: Path) -> None:
+def test_medusa_refuses_heads_of_other_methods_and_unsupported_model_types(
+    target: Target, tmp_path: Path
+) -> None:
     (source, head), method = target(), MedusaMethod(kind="medusa")
     with pytest.raises(ModelError, match="not Medusa's"):
         MedusaInside.usual(source, method, read_head(write_head(tmp_path / "other", "eagle")))

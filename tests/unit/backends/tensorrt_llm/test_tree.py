@@ -9,7 +9,7 @@ from trtspec.backends.tensorrt_llm.tree import choices
 
 @pytest.mark.parametrize("size", [1, 8, 63])
 @pytest.mark.parametrize("heads", [2, 4, 5, 8])
-def test_it_is_a_tree_of_so_many_nodes(heads: int, size: int) -> None:
+def test_the_medusa_tree_has_the_given_size_and_no_gaps(heads: int, size: int) -> None:
     paths = choices(heads, size)
     assert len(paths) == len(set(paths)) == size
     assert max(map(len, paths)) <= heads

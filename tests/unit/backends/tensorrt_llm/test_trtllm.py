@@ -39,7 +39,7 @@ def test_the_target_has_what_the_draft_has_and_its_mode() -> None:
     assert added == {"--speculative_decoding_mode", "draft_tokens_external", "--max_draft_len", "8"}
 
 
-def test_what_speculation_stands_on_is_said_aloud() -> None:
+def test_trtllm_build_is_told_every_option_that_speculation_needs() -> None:
     kind = EngineKind("LlamaForCausalLM", fp8_weights=False, fp8_kv_cache=False, sm=90)
     extra = {name: value for name, value, _ in defaults(kind, {})}
     options = values(build_argv("in", "out", BuildOptions(1, 2, 3, 4, extra=extra)))
@@ -102,7 +102,9 @@ def test_every_option_of_the_recipe_is_one_of_every_release(name: str, release: 
         ("streamingllm", False),
     ],
 )
-def test_what_the_recipe_says_and_trtllm_build_does_anyway_is_not_said_to_it(name: str, value: Value) -> None:
+def test_options_that_equal_the_fixed_behaviour_of_trtllm_build_are_not_passed(
+    name: str, value: Value
+) -> None:
     assert option_problem(name, value) is None
     assert build_argv("in", "out", replace(OPTIONS_, extra={name: value})) == build_argv(
         "in", "out", OPTIONS_
@@ -135,7 +137,7 @@ def test_a_build_that_fails_shows_its_last_lines(tmp_path: Path) -> None:
     assert log.read_text() == "working on in\nRuntimeError: no luck\n"
 
 
-def test_it_sees_its_own_gpus_and_nothing_of_the_shell(tmp_path: Path) -> None:
+def test_the_builder_sees_only_its_gpus_and_no_shell_reads_its_arguments(tmp_path: Path) -> None:
     launcher = command(tmp_path, 'echo "$CUDA_VISIBLE_DEVICES|$1|$2"')
     run_builder(("trtllm-build", "a b", "$(touch x)"), launcher, CACHE, tmp_path / "build.log", silent)
     assert (tmp_path / "build.log").read_text() == "GPU-1,GPU-2|a b|$(touch x)\n"
@@ -157,7 +159,7 @@ def test_progress_is_what_the_builder_said_last(tmp_path: Path) -> None:
     assert "Init CUDA: CPU +26, GPU +0" in notes
 
 
-def test_what_progress_raises_ends_the_builder_and_its_workers(tmp_path: Path) -> None:
+def test_an_exception_from_progress_ends_the_builder_and_its_workers(tmp_path: Path) -> None:
     """A worker that outlives its builder would write a file."""
     launcher = command(tmp_path, f"(sleep 1; touch {tmp_path}/late) & echo started; wait")
 

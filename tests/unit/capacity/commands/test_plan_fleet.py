@@ -147,7 +147,7 @@ def test_the_tiny_pair_by_a_bench(tmp_path: Path) -> None:
     assert "answers of" not in others.stderr
 
 
-def test_what_is_missing_is_told(hub_cache: Path) -> None:
+def test_a_fleet_plan_names_the_missing_rate_and_requests_that_are_too_long(hub_cache: Path) -> None:
     failed = fleet(LARGE)
     assert failed.exit_code == 1
     assert "has no fleet.requests_per_second" in str(failed.exception)

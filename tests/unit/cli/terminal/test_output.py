@@ -143,7 +143,7 @@ class TestProgress:
             advance(0, "loading")
         assert lines[1:3] == ["start: 12 s", "start: loading after 24 s"]
 
-    def test_what_failed_is_not_done(self) -> None:
+    def test_progress_in_lines_does_not_call_failed_work_done(self) -> None:
         lines: list[str] = []
         with pytest.raises(OSError, match="x"), in_lines("copy", None, "", lines.append, lambda: 0.0):
             raise OSError("x")
@@ -197,7 +197,7 @@ class TestNarrowTable:
             "other  recipe   short",
         ]
 
-    def test_it_has_lines_of_its_own_where_there_is_no_room_beside_the_others(
+    def test_the_last_column_gets_its_own_lines_where_the_others_leave_no_room(
         self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("COLUMNS", "28")
@@ -210,7 +210,7 @@ class TestNarrowTable:
             "other  recipe   short",
         ]
 
-    def test_it_is_left_alone_where_it_fits(
+    def test_the_last_column_is_not_broken_where_it_fits(
         self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("COLUMNS", "200")

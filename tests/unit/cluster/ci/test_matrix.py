@@ -103,7 +103,7 @@ def test_jobs_of_gitlab_are_in_the_pipelines_of_merge_requests(recipes: Path, na
     assert all(job["rules"] == [{"when": "on_success"}] for job in jobs.values())
 
 
-def test_two_recipes_of_one_name(recipes: Path) -> None:
+def test_the_matrix_refuses_two_recipes_of_the_same_name(recipes: Path) -> None:
     write("one", file="other.yaml", gpu="h100", count=1)
     result = run("one.yaml", "other.yaml")
     assert (result.exit_code, result.stdout) == (1, "")
@@ -119,7 +119,9 @@ def test_a_recipe_that_is_wrong(recipes: Path) -> None:
 
 
 @pytest.mark.parametrize("args", [[], ["one.yaml", "--system", "jenkins"]])
-def test_wrong_usage(recipes: Path, args: list[str]) -> None:
+def test_the_matrix_ends_with_status_2_without_recipes_or_for_an_unknown_system(
+    recipes: Path, args: list[str]
+) -> None:
     assert run(*args).exit_code == 2
 
 
@@ -146,7 +148,7 @@ def jobs_of(result: Result) -> list[str]:
     return [job["name"] for job in json.loads(result.stdout)["include"]]
 
 
-def test_what_the_store_has_is_no_job(recipes: Path) -> None:
+def test_the_matrix_leaves_out_a_recipe_that_the_store_already_has(recipes: Path) -> None:
     pin("one.yaml")
     result = run("one.yaml", "--store", stored(recipes / "store", "one.yaml"))
     assert result.exit_code == 0, result.exception
@@ -154,7 +156,7 @@ def test_what_the_store_has_is_no_job(recipes: Path) -> None:
     assert "one.yaml: the store has it" in result.stderr
 
 
-def test_what_the_store_has_without_a_draft_is_no_job(recipes: Path) -> None:
+def test_the_matrix_leaves_out_a_stored_recipe_without_a_draft(recipes: Path) -> None:
     text = Path("one.yaml").read_text().replace("draft: {model: example/draft}\n", "")
     Path("one.yaml").write_text(f"{text}speculation: {{method: ngram}}\n")
     assert jobs_of(run("one.yaml")) == ["one"]
@@ -163,14 +165,16 @@ def test_what_the_store_has_without_a_draft_is_no_job(recipes: Path) -> None:
     assert (jobs_of(result), result.exit_code) == ([], 0)
 
 
-def test_what_is_no_job_is_not_looked_for(recipes: Path) -> None:
+def test_the_matrix_does_not_search_the_store_for_a_recipe_with_nothing_to_build(recipes: Path) -> None:
     result = run("laptop.yaml", "--store", stored(recipes / "store", "one.yaml"))
     assert (jobs_of(result), result.exit_code) == ([], 0)
     assert "torch backend, nothing to build" in result.stderr
 
 
 @pytest.mark.parametrize("other", [{"gpu": "l40s"}, {"revision": "b" * 40}])
-def test_what_the_store_has_for_something_else_is_a_job(recipes: Path, other: dict[str, str]) -> None:
+def test_the_matrix_keeps_a_recipe_stored_only_for_another_gpu_or_revision(
+    recipes: Path, other: dict[str, str]
+) -> None:
     pin("one.yaml")
     assert jobs_of(run("one.yaml", "--store", stored(recipes / "store", "one.yaml", **other))) == ["one"]
 

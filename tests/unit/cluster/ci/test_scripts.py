@@ -140,7 +140,7 @@ class TestGithub:
         (checkout / "wrong.yaml").write_text("name: wrong\n")
         assert Steps(checkout, machine, self.inputs()).run(jobs["matrix"]) == [0, 1]
 
-    def test_what_an_input_says_is_not_run(
+    def test_workflow_inputs_are_never_run_as_shell_commands(
         self, checkout: Path, machine: GpuMachine, jobs: dict[str, Any]
     ) -> None:
         evil = "*.yaml; touch pwned $(touch pwned) `touch pwned` --system=gitlab"
@@ -166,7 +166,7 @@ class TestGithub:
         assert report == [f"report/{name}" for name in expected]
         assert (checkout / "report/logs/build-target.log").is_file()
 
-    def test_what_another_runner_has_built_comes_from_the_store(
+    def test_a_second_runner_pulls_the_engines_from_the_store(
         self, checkout: Path, machine: GpuMachine, jobs: dict[str, Any]
     ) -> None:
         store = {"inputs.store": str(checkout / "the store")}
@@ -190,7 +190,7 @@ class TestGithub:
         assert (checkout / "report/logs/build-target.log").is_file()
 
 
-def test_gitlab(checkout: Path, machine: GpuMachine) -> None:
+def test_the_scripts_of_gitlab_build_a_pair_and_report_on_it(checkout: Path, machine: GpuMachine) -> None:
     template = YAML(typ="safe").load(GITLAB.workflow)
     variables = template["variables"] | {"RECIPES": "*.yaml"}
 

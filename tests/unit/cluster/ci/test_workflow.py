@@ -57,7 +57,9 @@ class TestInit:
         said = CliRunner().invoke(app, ["ci", "init", "gitlab"]).stderr
         assert ("say in its variable TRTSPEC where pip finds it" in said) is is_told
 
-    def test_what_is_there_stays_unless_forced(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_init_replaces_an_existing_workflow_only_when_forced(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.chdir(tmp_path)
         GITHUB.file.parent.mkdir(parents=True)
         GITHUB.file.write_text("mine")
@@ -85,7 +87,7 @@ class TestSchemas:
     def test_the_workflow_that_tests_trtspec(self) -> None:
         self.check("vendor.github-workflows", ROOT / ".github/workflows/ci.yml")
 
-    def test_gitlab(self, tmp_path: Path) -> None:
+    def test_the_workflow_of_gitlab_follows_the_schema_of_gitlab(self, tmp_path: Path) -> None:
         (tmp_path / "template.yml").write_text(GITLAB.workflow)
         self.check("vendor.gitlab-ci", tmp_path / "template.yml")
 

@@ -53,7 +53,7 @@ def test_the_torch_backend_needs_no_gpu(pair_recipe: Path, wanted: Look) -> None
     ]
 
 
-def test_what_needs_no_gpu_does_not_hold_one(h200_recipe: Path, wanted: Look) -> None:
+def test_conversion_jobs_hold_no_gpu(h200_recipe: Path, wanted: Look) -> None:
     found = wanted(h200_recipe)
     assert shape(jobs(found)) == [
         ("pair target: convert", 0, []),
@@ -125,7 +125,9 @@ def test_a_draft_on_the_cpu_is_built_without_a_gpu(h200_recipe: Path, wanted: Lo
     assert ("pair draft: build", 0, []) in shape(jobs(wanted(h200_recipe)))
 
 
-def test_what_a_job_says_on_its_node(pair_recipe: Path, wanted: Look, tmp_path: Path) -> None:
+def test_a_job_builds_one_role_with_its_own_folder_log_and_store_key(
+    pair_recipe: Path, wanted: Look, tmp_path: Path
+) -> None:
     found = wanted(pair_recipe)
     target, _, pair = jobs(found)
     key, build = found.engines[next(iter(found.engines))].key, tmp_path / "build"
@@ -161,7 +163,7 @@ def test_an_engine_of_several_recipes_is_made_once(pair_recipe: Path, wanted: Lo
     assert len({job.name for job in made}) == len(made) == 5
 
 
-def test_what_the_store_has_is_left_out(
+def test_engines_in_the_store_get_no_job(
     pair_recipe: Path, wanted: Look, store: Store, tmp_path: Path
 ) -> None:
     build(pair_recipe, tmp_path / "elsewhere", store, "--only", "target")
@@ -176,7 +178,9 @@ def test_what_the_store_has_is_left_out(
     assert jobs(found) == []
 
 
-def test_what_was_built_here_is_only_pushed(pair_recipe: Path, wanted: Look, tmp_path: Path) -> None:
+def test_a_pair_that_was_built_on_this_machine_gets_only_the_push_job(
+    pair_recipe: Path, wanted: Look, tmp_path: Path
+) -> None:
     assert trtspec("build", pair_recipe, "--output", tmp_path / "build/pair").returncode == 0
     assert shape(jobs(wanted(pair_recipe))) == [("pair pair", 0, [])]
 
@@ -269,7 +273,7 @@ def test_another_gets_a_job_when_those_before_it_are_done(status: JobStatus, sto
 
 
 @pytest.mark.parametrize("keeps_order", [True, False])
-def test_what_needs_a_job_that_died_does_not_run_and_the_rest_does(
+def test_a_killed_job_cancels_only_the_jobs_that_need_it(
     status: JobStatus, store: Store, keeps_order: bool
 ) -> None:
     def outcome(job: ClusterJob) -> JobState:
@@ -291,7 +295,7 @@ def test_a_second_call_finds_what_waits_or_runs(status: JobStatus, store: Store)
     assert ("pair pair", ("77", "id-2")) in scheduler.submitted
 
 
-def test_of_a_job_that_was_forgotten_the_store_tells(
+def test_the_store_decides_whether_a_lost_job_has_succeeded(
     pair_recipe: Path, wanted: Look, store: Store, tmp_path: Path
 ) -> None:
     status = JobStatus(plan_jobs([wanted(pair_recipe)], str(store), shares_files=True))
@@ -334,7 +338,7 @@ def test_ctrl_c_leaves_the_jobs_and_they_can_be_cancelled(
     assert scheduler.cancelled == ids
 
 
-def test_it_is_asked_less_and_less_often(
+def test_the_scheduler_is_asked_less_often_the_longer_jobs_run(
     status: JobStatus, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, waits = [0.0], list[float]()

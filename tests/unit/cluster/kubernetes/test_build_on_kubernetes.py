@@ -53,7 +53,7 @@ def test_the_dry_run_prints_objects_and_asks_nobody(pair: Path, monkeypatch: pyt
     assert [job["name"] for job in printed["jobs"]] == [job["metadata"]["name"] for job in jobs]
 
 
-def test_what_pods_would_not_see_is_refused_with_its_line(pair_recipe: Path) -> None:
+def test_paths_that_pods_cannot_see_are_refused_with_their_lines(pair_recipe: Path) -> None:
     pair_recipe.write_text(pair_recipe.read_text() + IMAGE)
     args = ["build", pair_recipe, "--on", "kubernetes", "--store", "store", "--dry-run"]
     error = CliRunner().invoke(app, list(map(str, args))).exception

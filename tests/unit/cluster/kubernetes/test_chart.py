@@ -71,7 +71,7 @@ def test_the_schema_has_every_value() -> None:
     assert chart_values(launches.values("vllm")).keys() <= example.keys()
 
 
-def test_what_an_operator_brings_is_left_out_where_the_cluster_lacks_it() -> None:
+def test_the_chart_omits_monitors_and_rules_where_the_cluster_lacks_the_operator() -> None:
     """Helm asks the cluster which kinds it has; `helm template` is told."""
     without, there = (of(by_helm("llama", *words)) for words in ((), ("--api-versions", OPERATOR)))
     missing = {("PodMonitor", "llama"), ("PrometheusRule", "llama")}
@@ -104,7 +104,7 @@ gpuLabels: {example.com/gpu: h100}
 
 
 @pytest.mark.parametrize("form", ["{}", "kserve: true", "group: {size: 2, leader: [lead], worker: [work]}"])
-def test_what_users_of_helm_expect(form: str) -> None:
+def test_the_chart_applies_extra_variables_volumes_annotations_and_affinity(form: str) -> None:
     Path("ours.yaml").write_text(EXTRAS)
     Path("form.yaml").write_text(form)
     found = of(by_helm("llama", "--values", "ours.yaml", "--values", "form.yaml"))

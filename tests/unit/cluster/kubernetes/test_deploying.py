@@ -58,7 +58,9 @@ def cli(kubeconfig: Path, emulator: Emulator, tmp_path: Path, monkeypatch: pytes
     return cli
 
 
-def test_a_deployment_from_first_to_last(cli: Cli, emulator: Emulator) -> None:
+def test_a_deployment_becomes_ready_shows_its_status_and_stops_without_remains(
+    cli: Cli, emulator: Emulator
+) -> None:
     done = cli("kubernetes", "deploy", "recipe.yaml")
     stages = "0 of 2 ready (2 in init container pull)", "0 of 2 ready (2 loading)", "2 of 2 ready (2 ready)"
     assert "\n".join(stages) in done.stderr
@@ -85,7 +87,7 @@ def test_a_deployment_from_first_to_last(cli: Cli, emulator: Emulator) -> None:
     assert "nothing of trtspec" in cli("kubernetes", "status", "--context", "lab").stderr
 
 
-def test_what_is_no_longer_part_of_it_goes_when_no_pod_needs_it(cli: Cli, emulator: Emulator) -> None:
+def test_an_old_recipe_is_removed_only_when_no_pod_needs_it(cli: Cli, emulator: Emulator) -> None:
     cli.deploy()
     (old,) = recipes(emulator)
     seen: list[set[str]] = []
@@ -102,7 +104,7 @@ def recipes(emulator: Emulator) -> list[str]:
     return [name for name in emulator.names("configmaps") if name.startswith("llama-recipe-")]
 
 
-def test_what_only_others_see_may_lack_and_the_rest_may_not(cli: Cli, emulator: Emulator) -> None:
+def test_a_deployment_may_lack_its_monitor_and_not_its_autoscaler(cli: Cli, emulator: Emulator) -> None:
     assert "podmonitor/llama is left out: this cluster does not have the Prometheus Operator" in cli.deploy()
     assert "podmonitors" not in {key[1] for key in emulator.stored}
     emulator.groups.add("monitoring.coreos.com")

@@ -47,7 +47,9 @@ def built(cli: Cli) -> Cli:
     return cli
 
 
-def test_a_deployment_from_first_to_last(built: Cli, emulator: Emulator) -> None:
+def test_a_vllm_deployment_becomes_ready_and_stop_removes_all_its_objects(
+    built: Cli, emulator: Emulator
+) -> None:
     done = built.deploy()
     assert "0 of 2 ready (2 loading)" in done.stderr
     assert "./target is ready; trtspec kubernetes stop code" in done.stderr
@@ -65,7 +67,7 @@ def test_a_deployment_from_first_to_last(built: Cli, emulator: Emulator) -> None
     assert emulator.stored == {}
 
 
-def test_what_is_served_is_the_build(built: Cli) -> None:
+def test_deploy_refuses_a_build_made_before_the_recipe_changed_its_options(built: Cli) -> None:
     """A recipe that was changed is built first, which takes a second; of other replicas nothing is built."""
     built.write("  grace_seconds: 5\n")
     assert "--shutdown-timeout" in built.deploy("--dry-run").stdout

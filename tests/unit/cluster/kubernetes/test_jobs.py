@@ -78,7 +78,7 @@ def test_a_progress_bar_in_a_log_ends_no_line(
         (failing(137, reason="OOMKilled"), "took more memory than its limit", "kubernetes.build.memory"),
     ],
 )
-def test_what_another_try_does_not_change_is_final(
+def test_a_job_that_fails_for_good_is_not_restarted_and_cancels_its_dependents(
     emulator: Emulator,
     scheduler: KubernetesJobs,
     recipe: Path,
@@ -175,7 +175,9 @@ def test_two_calls_at_once_make_one_job(
     assert len(pods(emulator)) == 1
 
 
-def test_what_failed_is_made_anew(emulator: Emulator, scheduler: KubernetesJobs, recipe: Path) -> None:
+def test_a_failed_job_is_submitted_anew_by_the_next_run(
+    emulator: Emulator, scheduler: KubernetesJobs, recipe: Path
+) -> None:
     scripted(emulator, failing(1, "first\n"), finishing("second\n"))
     job = job_of(recipe)
     standing, _ = run(scheduler, job)
@@ -259,7 +261,7 @@ def test_an_api_server_takes_the_jobs_of(recipe: Path, stage: str) -> None:
 
 
 @every_recipe
-def test_what_needs_a_gpu_goes_where_the_engine_loads(recipe: Path) -> None:
+def test_a_job_that_needs_a_gpu_is_placed_on_a_node_that_has_it(recipe: Path) -> None:
     hardware = yaml.safe_load(recipe.read_text())["hardware"]
     made, (container,) = pod(rendered(recipe)), pod(rendered(recipe))["containers"]
     if hardware["gpu"] == "none":
@@ -275,7 +277,7 @@ def test_what_needs_a_gpu_goes_where_the_engine_loads(recipe: Path) -> None:
     assert made["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
 
 
-def test_what_needs_no_gpu_goes_anywhere() -> None:
+def test_a_job_that_needs_no_gpu_may_run_on_any_node() -> None:
     made = pod(rendered(LLAMA, "convert", 0))
     assert "affinity" not in made
     assert "tolerations" not in made

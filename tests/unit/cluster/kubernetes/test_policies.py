@@ -42,7 +42,7 @@ def test_value_sets(name: str) -> None:
 
 @pytest.mark.parametrize("name", launches.SECTIONS)
 @pytest.mark.parametrize("backend", SERVERS)
-def test_servers_of_others(backend: str, name: str) -> None:
+def test_deployments_of_every_other_server_follow_the_policies(backend: str, name: str) -> None:
     """All of them, though no vendor's image asks for that."""
     made = launches.values(backend, launches.SECTIONS[name], "serving")
     found = complaints(rendered(made))

@@ -107,7 +107,7 @@ def test_pods_have_no_rights() -> None:
         assert container["resources"]["limits"]["memory"]
 
 
-def test_secrets_are_names() -> None:
+def test_rendered_pods_refer_to_secrets_by_name_where_they_are_needed() -> None:
     pod = spec(found(LLAMA, "  secrets: {store: s3, api_keys: keys, image_pull: [registry]}\n"))
     (pull,), (server,) = pod["initContainers"], pod["containers"]
     assert pull["envFrom"] == [{"secretRef": {"name": "s3"}}]
@@ -125,7 +125,9 @@ def test_secrets_are_names() -> None:
         (TINY, 0, 8, "4", "4"),
     ],
 )
-def test_what_a_server_takes(recipe: Path, gpus: int, memory: float, cpu: str, cpu_limit: str | None) -> None:
+def test_a_rendered_server_requests_the_resources_that_its_engines_need(
+    recipe: Path, gpus: int, memory: float, cpu: str, cpu_limit: str | None
+) -> None:
     (server,) = spec(found(recipe))["containers"]
     requests, limits = server["resources"]["requests"], server["resources"]["limits"]
     assert requests.get("nvidia.com/gpu", 0) == limits.get("nvidia.com/gpu", 0) == gpus
@@ -135,7 +137,7 @@ def test_what_a_server_takes(recipe: Path, gpus: int, memory: float, cpu: str, c
 
 
 @pytest.mark.parametrize(("asked", "gibs"), [("64Gi", 64), ("0.5Ti", 512), ("68719476736", 64)])
-def test_shared_memory_is_of_the_memory(asked: str, gibs: float) -> None:
+def test_a_rendered_server_counts_shared_memory_as_part_of_its_memory(asked: str, gibs: float) -> None:
     """Kubernetes counts what is in /dev/shm as the container's (its documentation, emptyDir)."""
     server, more = (
         spec(found(LLAMA, section))["containers"][0]["resources"]["limits"]["memory"]
@@ -387,7 +389,7 @@ def test_a_name_is_one_of_kubernetes(name: str, expected: str) -> None:
         ("  resources: {memory: much}\n", "allowed: a quantity"),
     ],
 )
-def test_what_a_recipe_may_not_say(section: str, said: str) -> None:
+def test_wrong_values_in_the_kubernetes_section_are_refused_by_key(section: str, said: str) -> None:
     file = Path("recipe.yaml")
     file.write_text(f"{LLAMA.read_text()}kubernetes:\n{section}")
     with pytest.raises(RecipeError) as error:

@@ -63,7 +63,7 @@ def test_models_of_the_hub_are_pinned_and_kept_in_the_volume() -> None:
     assert server(values("vllm"))["env"][2] == {"name": "HF_HOME", "value": "/models/huggingface"}
 
 
-def test_secrets_are_names() -> None:
+def test_secrets_of_a_server_are_referenced_by_name_alone() -> None:
     found = server(values("vllm", KEYS))
     key = {"name": "VLLM_API_KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "keys"}}}
     assert found["env"][-1] == key
@@ -128,7 +128,7 @@ def test_requests_in_flight_have_the_recipes_time_to_end_in() -> None:
     assert pod(made)["terminationGracePeriodSeconds"] > before + 120
 
 
-def test_what_a_server_takes_of_its_host() -> None:
+def test_a_server_requests_memory_and_disk_for_its_weights_and_cache() -> None:
     found = server(values("sglang"))["resources"]
     assert found["limits"]["nvidia.com/gpu"] == 2
     memory = int(found["limits"]["memory"].removesuffix("Gi"))
@@ -146,7 +146,7 @@ def test_what_a_server_takes_of_its_host() -> None:
     assert int(served.resources.memory.removesuffix("Gi")) > 100 + WEIGHTS / GIB
 
 
-def test_shared_memory_is_of_the_memory() -> None:
+def test_the_memory_of_a_pod_includes_its_shared_memory() -> None:
     resources = from_launch(loaded("vllm", "  resources: {shared_memory: 64Gi}\n"), launch("vllm")).resources
     assert int(resources.memory.removesuffix("Gi")) > 64 + WEIGHTS / GIB
 
@@ -225,7 +225,9 @@ hardware: {{gpu: h100}}
         ("vllm", "  monitoring: {rules: true}\n", "monitoring.rules", "it has others"),
     ],
 )
-def test_what_such_a_server_has_not(backend: str, section: str, key: str, reason: str) -> None:
+def test_kubernetes_keys_that_another_engines_server_lacks_are_refused(
+    backend: str, section: str, key: str, reason: str
+) -> None:
     with pytest.raises(RecipeError) as raised:
         values(backend, section)
     (finding,) = raised.value.findings

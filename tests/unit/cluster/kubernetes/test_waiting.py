@@ -215,7 +215,7 @@ def test_a_probe_that_restarts_it_is_the_reason(cluster: Cluster, emulator: Emul
     assert "Container server failed startup probe, will be restarted: " + words in error.value.problem
 
 
-def test_what_passes_is_told_once_and_waited_for(cluster: Cluster, emulator: Emulator) -> None:
+def test_waiting_tells_each_passing_trouble_once_and_goes_on(cluster: Cluster, emulator: Emulator) -> None:
     lacking, crashing, up = (
         scripts.unschedulable("0/1 nodes are available."),
         scripts.crashing("not yet\n"),

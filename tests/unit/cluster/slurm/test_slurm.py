@@ -52,7 +52,9 @@ def on_slurm(*words: object, recipe: str = "pair.yaml", status: int = 0) -> tupl
     return done.stdout, done.stderr
 
 
-def test_what_a_cluster_has_built_is_in_the_store(cluster: Cluster, folder: Path) -> None:
+def test_a_build_on_slurm_puts_the_pair_into_the_store_and_then_finds_it(
+    cluster: Cluster, folder: Path
+) -> None:
     cluster.life({"target: build": ["PENDING Resources", "RUNNING", "COMPLETED run"]})
     stdout, stderr = on_slurm()
     assert cluster.submitted == ORDER
@@ -140,7 +142,9 @@ def test_models_that_cannot_be_read_get_no_job(cluster: Cluster, folder: Path) -
 
 
 @pytest.mark.parametrize("option", ["leave", "cancel"])
-def test_ctrl_c(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+def test_an_interrupt_leaves_or_cancels_the_slurm_jobs_as_asked(
+    cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
     cluster.life({"build": ["RUNNING"]})
 
     def pressed(_: float) -> None:
@@ -180,7 +184,9 @@ def test_sigterm_is_what_ctrl_c_is(cluster: Cluster, folder: Path, monkeypatch: 
         ("{options: {gres: 'gpu:1'}}", "this Slurm has no option --gres"),
     ],
 )
-def test_what_slurm_refuses(cluster: Cluster, folder: Path, section: str, said: str) -> None:
+def test_an_error_of_sbatch_is_shown_to_the_user(
+    cluster: Cluster, folder: Path, section: str, said: str
+) -> None:
     recipe = folder / "pair.yaml"
     recipe.write_text(f"{recipe.read_text()}slurm: {section}\n")
     _, stderr = on_slurm(status=1)
@@ -237,7 +243,7 @@ def test_a_dry_run_asks_nobody(cluster: Cluster, folder: Path) -> None:
     assert not (folder / "build").exists()
 
 
-def test_what_became_of_it_as_json(cluster: Cluster, folder: Path) -> None:
+def test_a_failed_build_on_slurm_reports_every_job_as_json(cluster: Cluster, folder: Path) -> None:
     cluster.life({"target: build": ["FAILED 0:9 JobLaunchFailure"], "draft: build": STILL})
     found: dict[str, Any] = json.loads(on_slurm("--json", status=1)[0])
     assert found["pairs"] == {"pair": None}
@@ -257,7 +263,9 @@ def test_what_became_of_it_as_json(cluster: Cluster, folder: Path) -> None:
         (("pair.yaml", "--on-interrupt", "cancel"), "it is for the jobs of a cluster"),
     ],
 )
-def test_wrong_usage(cluster: Cluster, folder: Path, words: tuple[str, ...], said: str) -> None:
+def test_a_build_on_slurm_refuses_options_that_do_not_go_together(
+    cluster: Cluster, folder: Path, words: tuple[str, ...], said: str
+) -> None:
     done = trtspec("build", *words)
     assert done.returncode == 2
     assert said in " ".join(done.stderr.split())
@@ -270,7 +278,7 @@ def test_a_secret_in_the_url_is_for_no_script(cluster: Cluster, folder: Path) ->
     assert "secret@" not in done.stderr
 
 
-def test_two_recipes_of_one_name(cluster: Cluster, folder: Path) -> None:
+def test_a_build_on_slurm_refuses_two_recipes_for_the_same_folder(cluster: Cluster, folder: Path) -> None:
     (folder / "other.yaml").write_text((folder / "pair.yaml").read_text())
     _, stderr = on_slurm("other.yaml", status=1)
     assert "other.yaml: would be built into the folder of pair.yaml" in stderr
@@ -417,7 +425,7 @@ def test_accounts() -> None:
         ("", "COMPLETED|0:0|n1\n", JobState(Phase.DONE, node="n1")),
     ],
 )
-def test_what_two_of_slurms_commands_say_at_different_times(
+def test_a_requeued_slurm_job_or_one_with_late_accounts_does_not_count_as_failed(
     monkeypatch: pytest.MonkeyPatch, scontrol: str, sacct: str, state: JobState
 ) -> None:
     """A job was requeued behind squeue's look, or its accounts are late: it has not failed."""

@@ -67,22 +67,22 @@ def verdicts(ratio: float, count: int, spread: float = 0.4, rounds: int = 400) -
     return found
 
 
-def test_what_is_as_fast_seldom_counts_as_slower() -> None:
+def test_an_equally_fast_server_seldom_breaks_the_speed_bound() -> None:
     assert verdicts(1.0, 400)[BoundState.BROKEN] <= 8
     assert verdicts(1.05, 400)[BoundState.BROKEN] / 400 == pytest.approx(0.05, abs=0.035)
 
 
-def test_what_is_slower_seldom_counts_as_fast_enough() -> None:
+def test_a_slower_server_seldom_holds_the_speed_bound() -> None:
     assert verdicts(1.05, 400)[BoundState.HOLDS] / 400 == pytest.approx(0.05, abs=0.035)
     assert verdicts(1.15, 400)[BoundState.HOLDS] == 0
     assert verdicts(1.15, 1500)[BoundState.BROKEN] > 380
 
 
-def test_what_is_faster_is_soon_known_to_be() -> None:
+def test_a_faster_server_holds_the_speed_bound_after_few_requests() -> None:
     assert verdicts(0.7, LEAST_REQUESTS)[BoundState.HOLDS] > 390
 
 
-def test_so_many_more_requests_tell() -> None:
+def test_the_number_of_further_requests_needed_decides_most_open_speed_bounds() -> None:
     """With as many more as were said, most roll-outs that were open are decided."""
     dice, decided, opened = np.random.default_rng(7), 0, 0
     for _ in range(200):
@@ -112,25 +112,25 @@ def failing(plain: float, speculate: float, count: int, rounds: int = 1000) -> d
 
 
 @pytest.mark.parametrize("count", [LEAST_REQUESTS, 1000])
-def test_what_fails_as_often_seldom_counts_as_failing_more(count: int) -> None:
+def test_a_server_that_fails_equally_often_seldom_breaks_the_error_bound(count: int) -> None:
     assert failing(0.01, 0.01, count)[BoundState.BROKEN] < 0.01
     assert failing(0.05, 0.05, count)[BoundState.BROKEN] < 0.05
     assert failing(0.01, 0.02, count)[BoundState.BROKEN] == pytest.approx(0.05, abs=0.035)
 
 
-def test_what_fails_more_often_seldom_counts_as_good_enough() -> None:
+def test_a_server_that_fails_more_often_seldom_holds_the_error_bound() -> None:
     assert failing(0.0, 0.01, 300)[BoundState.HOLDS] < 0.07
     assert failing(0.01, 0.02, 1000)[BoundState.HOLDS] == pytest.approx(0.05, abs=0.035)
     assert failing(0.01, 0.05, 1000)[BoundState.BROKEN] > 0.95
 
 
-def test_what_never_fails_is_soon_known_not_to() -> None:
+def test_a_server_that_never_fails_holds_the_error_bound_after_the_fewest_requests() -> None:
     assert failing(0.0, 0.0, FEWEST_WITHOUT_ERRORS)[BoundState.HOLDS] == 1
     assert failing(0.0, 0.0, FEWEST_WITHOUT_ERRORS - 1)[BoundState.OPEN] == 1
 
 
 @pytest.mark.parametrize(("count", "failures"), [(0, 0), (60, 0), (100, 0), (150, 3), (400, 6)])
-def test_so_many_more_with_the_same_share_of_errors_tell(count: int, failures: int) -> None:
+def test_the_number_of_further_requests_needed_decides_an_open_error_bound(count: int, failures: int) -> None:
     def errors(count: int, failures: float) -> Check:
         return of(
             "errors", check(ALL, evidence(arm(NONE), ArmCounts(count, math.ceil(failures), NONE, NONE)))
@@ -224,7 +224,7 @@ def test_means_and_their_errors_are_those_of_the_values_since() -> None:
     assert found.arms["shadow"].per_token.count == 0
 
 
-def test_a_server_that_was_started_anew_counts_from_its_start() -> None:
+def test_the_counts_of_a_restarted_server_begin_at_its_start() -> None:
     old, new = Stats(), Stats()
     old.rollout.shadow.record(4, 4)
     old.rollout.shadow.record(4, 4)

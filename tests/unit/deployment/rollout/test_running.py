@@ -198,7 +198,7 @@ def test_the_recipes_share_is_where_it_begins(cli: Cli, tmp_path: Path) -> None:
     }
 
 
-def test_what_is_not_there_is_said(cli: Cli, tmp_path: Path) -> None:
+def test_a_rollout_of_a_missing_build_and_an_unknown_verb_are_refused(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "build/pair").rmdir()
     assert "there is no build here" in cli("status", status=1)
     done = trtspec("rollout", "forward", "recipe.yaml", folder=tmp_path)

@@ -81,7 +81,7 @@ def test_each_stage_has_its_bounds_and_enough_requests_for_both_arms() -> None:
         assert compared == (step.name in ("5 %", "25 %", "50 %"))
 
 
-def test_what_a_bench_has_found_is_settled(tmp_path: Path) -> None:
+def test_a_bench_result_settles_the_rule_on_speed_in_the_plan(tmp_path: Path) -> None:
     rule = "faster with drafts than without"
     assert rule in [each["rule"] for each in plan()["unmeasured"]]
     write(result(), tmp_path / "good")
@@ -119,7 +119,7 @@ while True:
 """
 
 
-def test_what_is_written_is_read_by_both_sides(tmp_path: Path) -> None:
+def test_a_written_rollout_record_is_read_back_by_both_sides(tmp_path: Path) -> None:
     path = tmp_path / "rollout.json"
     assert read_record(path) is None
     for each in (OLD, NEW, replace(OLD, counted=None)):

@@ -526,7 +526,7 @@ def refusal(source: str) -> ApiError:
         "{% for i in range(10 ** 9) %}{% endfor %}",
     ],
 )
-def test_what_a_template_may_not_or_will_not_do_is_the_clients_error(source: str) -> None:
+def test_a_chat_template_that_fails_or_is_forbidden_refuses_the_messages(source: str) -> None:
     assert "refuses these messages" in refusal(source).message
 
 
@@ -665,7 +665,7 @@ def _is_there(process: Path) -> bool:
         return False
 
 
-def test_it_ends_with_whoever_started_it() -> None:
+def test_the_chat_template_process_ends_when_its_starter_is_killed() -> None:
     """Even in the middle of something, since its time is up then too."""
     with subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE) as starter:
         assert starter.stdout

@@ -364,7 +364,7 @@ async def refuses(scope: Any, receive: Any, send: Any) -> None:
 
 
 @pytest.mark.parametrize("head", [WITH_BODY, CHUNKED[:-6]])
-def test_a_refusal_does_not_wait_for_the_body_that_it_leaves_unread(head: bytes) -> None:
+def test_the_openai_gateway_refuses_a_request_without_waiting_for_its_body(head: bytes) -> None:
     async def run() -> bytes:
         async with connected(refuses) as (reader, writer):
             writer.write(head)

@@ -37,7 +37,7 @@ def of_chat(**values: Any) -> ModelRequest:
     return chat(body, "prompt", "tools <tool_call>", "somebody", None)
 
 
-def test_what_is_left_out_has_openais_defaults() -> None:
+def test_absent_fields_of_a_request_take_the_defaults_of_openai() -> None:
     (text,) = of_text().inputs
     assert text == {**ALWAYS, "text_input": "a", "temperature": 1.0, "max_tokens": 16}
     (said,) = of_chat().inputs
@@ -92,7 +92,9 @@ def test_every_input_is_one_of_the_models(tokenizer: Tokenizer) -> None:
         ({"safety_identifier": "a"}, {"user": "a"}),
     ],
 )
-def test_what_asks_for_nothing_is_left_out(values: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_neutral_values_of_a_request_are_not_passed_to_the_model(
+    values: dict[str, Any], expected: dict[str, Any]
+) -> None:
     (inputs,) = of_text(**values).inputs
     assert inputs == {**ALWAYS, "text_input": "a", "temperature": 1.0, "max_tokens": 16, **expected}
 
@@ -152,14 +154,16 @@ def test_calls_are_of_the_functions_of_a_request(name: str, number: int) -> None
         ({"best_of": 3}, "best_of"),
     ],
 )
-def test_what_nobody_can_do_is_refused(values: dict[str, Any], param: str) -> None:
+def test_a_completion_with_log_probabilities_of_zero_or_best_of_is_refused(
+    values: dict[str, Any], param: str
+) -> None:
     with pytest.raises(ApiError) as caught:
         of_text(**values)
     assert (caught.value.status, caught.value.param) == (400, param)
 
 
 @pytest.mark.parametrize("token", ["-1", "a", "", "\u0661", "1.0", "1" * 50])
-def test_what_is_no_token_id_has_no_bias(token: str) -> None:
+def test_a_logit_bias_for_an_invalid_token_id_is_refused(token: str) -> None:
     with pytest.raises(ApiError, match="logit_bias"):
         of_text(logit_bias={token: 1})
 
@@ -196,7 +200,7 @@ def test_a_template_gets_what_openai_has_fields_for(
 
 
 @pytest.mark.parametrize("asked", [{"reasoning_effort": "low"}, {"verbosity": "high"}])
-def test_what_a_template_does_not_look_at_is_refused(asked: dict[str, Any]) -> None:
+def test_a_chat_field_that_the_template_ignores_is_refused(asked: dict[str, Any]) -> None:
     body = ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "a"}], **asked})
     with pytest.raises(ApiError) as caught:
         template_values(body, "{{ messages }}")

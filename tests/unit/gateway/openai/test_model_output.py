@@ -36,7 +36,7 @@ def test_the_last_piece_has_vllms_metrics() -> None:
     }
 
 
-def test_what_the_cache_had_is_told_or_not_known() -> None:
+def test_cached_tokens_are_counted_or_unknown_as_the_model_says() -> None:
     for said, cached in ({}, None), ({"num_cached_tokens": 0}, 0), ({"num_cached_tokens": 4}, 4):
         assert piece({**LAST, **said}, 0).counts == TokenCounts(5, 9, cached)
 
@@ -101,7 +101,7 @@ def test_an_error_in_a_stream_is_raised() -> None:
 
 
 @pytest.mark.parametrize("message", ENDED_MODELS)
-def test_a_model_that_has_ended_is_the_servers_fault(message: str) -> None:
+def test_the_openai_gateway_answers_503_when_the_model_has_ended(message: str) -> None:
     error = failure(message, 400)
     assert (error.status, error.param, error.headers) == (503, None, {"Retry-After": "1"})
     with pytest.raises(ApiError) as caught:

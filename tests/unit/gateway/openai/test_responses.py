@@ -136,7 +136,9 @@ def test_texts_of_one_item_stay_apart_for_the_template() -> None:
         ({"tool_choice": {"type": "function", "name": "other"}}, None),
     ],
 )
-def test_what_cannot_be_had_is_told(change: dict[str, Any], field: str | None) -> None:
+def test_a_response_request_with_an_unsupported_field_is_refused_by_its_name(
+    change: dict[str, Any], field: str | None
+) -> None:
     body = {"model": "m", "input": "a", "tools": [TOOL], **change}
     with pytest.raises(ApiError) as caught:
         as_chat(parse_body(json.dumps(body).encode(), ResponsesBody))

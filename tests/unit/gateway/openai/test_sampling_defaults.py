@@ -43,7 +43,7 @@ def chat(**values: Any) -> ChatRequest:
     )
 
 
-def test_what_a_request_says_itself_counts() -> None:
+def test_sampling_fields_of_a_request_override_the_defaults_of_the_model() -> None:
     made = with_defaults(chat(temperature=0.0), {"temperature": 0.6, "top_k": 20})
     assert (made.temperature, made.top_k, made.max_tokens) == (0.0, 20, None)
 

@@ -78,7 +78,9 @@ def refused(body: dict[str, Any], kind: Any = ChatRequest) -> ApiError:
         ({"logit_bias": {"5": 101}}, "logit_bias.5", "100"),
     ],
 )
-def test_what_is_wrong_is_named(changes: dict[str, Any], param: str | None, says: str) -> None:
+def test_a_refused_openai_body_names_the_wrong_field_and_the_reason(
+    changes: dict[str, Any], param: str | None, says: str
+) -> None:
     error = refused({**CHAT, **changes})
     assert error.param == param
     assert says in error.message
@@ -142,7 +144,7 @@ def test_much_that_is_wrong_takes_little_memory(changes: dict[str, Any], param: 
 
 
 @pytest.mark.parametrize("name", sorted(NOT_HERE))
-def test_what_the_server_has_not_is_not_ignored(name: str) -> None:
+def test_fields_that_this_server_does_not_implement_are_refused(name: str) -> None:
     assert refused({**CHAT, name: {"a": 1}}).param == name
 
 
@@ -197,7 +199,7 @@ def test_numbers_may_be_whole() -> None:
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "9" * 400 + ".0"])
-def test_what_no_number_here_can_hold_is_refused(number: str) -> None:
+def test_a_number_too_large_for_a_float_is_refused(number: str) -> None:
     body = '{"model": "m", "prompt": "a", "repetition_penalty": ' + number + "}"
     with pytest.raises(ApiError, match="is too large") as caught:
         parse_body(body.encode(), CompletionBody)

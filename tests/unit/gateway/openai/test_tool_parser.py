@@ -121,7 +121,7 @@ def test_glms_values_are_what_the_schema_says() -> None:
         "<tool_call>no name</tool_call> <arg_key>",
     ],
 )
-def test_what_is_no_call_of_another_family_is_content(text: str) -> None:
+def test_malformed_tool_calls_of_other_families_are_returned_as_content(text: str) -> None:
     assert read(reader(text), list(text)) == (text, [])
 
 
@@ -163,7 +163,7 @@ def test_an_answer_without_calls_is_shown_as_it_is(places: list[int], text: str)
     "text",
     ["<tool_call>not json</tool_call> b", '<tool_call>{"name": 3}</tool_call>', "<tool_call>{", "a <tool"],
 )
-def test_what_is_no_call_is_content(text: str) -> None:
+def test_malformed_tool_calls_between_tags_are_returned_as_content(text: str) -> None:
     assert read(reader("<tool_call>"), list(text)) == (text, [])
 
 

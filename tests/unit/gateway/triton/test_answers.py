@@ -39,7 +39,7 @@ def test_an_error_of_tritons_keeps_its_own() -> None:
 
 @pytest.mark.parametrize("message", ENDED_MODELS)
 @pytest.mark.parametrize("form", ["%s", "data: %s\n\n"])
-def test_a_model_that_has_ended_is_the_servers_fault(message: str, form: str) -> None:
+def test_the_triton_gateway_answers_503_when_the_model_has_ended(message: str, form: str) -> None:
     answer = corrected(400, [], (form % json.dumps({"error": message})).encode())
 
     assert isinstance(answer.body, bytes)

@@ -47,7 +47,7 @@ def test_a_field_is_added(given: dict[str, object], space: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"a": 1'])
-def test_what_is_no_object_stays_for_triton_to_refuse(body: bytes) -> None:
+def test_a_body_that_is_no_json_object_is_passed_on_to_triton_unchanged(body: bytes) -> None:
     assert with_field(body, "name", "value") == body
 
 

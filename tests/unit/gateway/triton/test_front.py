@@ -375,7 +375,7 @@ BOMB = gzip.compress(bytes(300 << 20), 9)
         ("metrics", "GET", "/other", None, "Content-Length: 1000000", 404),
     ],
 )
-def test_a_refusal_does_not_wait_for_the_body_that_it_leaves_unread(
+def test_the_triton_front_refuses_a_request_without_waiting_for_its_body(
     opened: Opened, where: str, method: str, path: str, state: str | None, head: str, status: int
 ) -> None:
     if state:

@@ -39,7 +39,7 @@ def said(made: pb.ModelInferRequest) -> str:
     return message
 
 
-def test_what_the_model_knows_is_passed() -> None:
+def test_a_grpc_request_with_known_inputs_passes_to_triton() -> None:
     assert problem_of(request().SerializeToString()) is None
 
 
@@ -124,7 +124,7 @@ def test_whatever_the_bytes_the_number_of_fields_is_a_number(message: bytes) -> 
     assert fields_left(memoryview(message), 50) <= 50
 
 
-def test_what_is_no_request_is_refused() -> None:
+def test_bytes_that_are_no_grpc_request_are_refused() -> None:
     problem = problem_of(b"\xff\xff\xff")
     assert problem is not None
     assert problem.message == "the message is not a ModelInferRequest"
@@ -137,7 +137,7 @@ def test_a_clients_name_of_its_request_is_passed_and_nothing_else_that_it_says_o
     assert refused_header([*sent, ("triton_grpc_error", "true")]) is not None
 
 
-def test_what_changes_the_server_is_closed() -> None:
+def test_grpc_methods_that_change_the_server_do_not_pass_to_triton() -> None:
     service = "/inference.GRPCInferenceService/"
     calls = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
     closed = {name for name in calls if not is_passed(service + name)}

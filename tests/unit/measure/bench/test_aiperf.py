@@ -177,7 +177,7 @@ def test_aiperf_is_asked_for_a_block(stand_in: Path) -> None:
     ]  # fmt: skip
 
 
-def test_what_aiperf_says_of_a_failure_is_passed_on(stand_in: Path) -> None:
+def test_the_error_of_a_failed_aiperf_run_is_passed_on(stand_in: Path) -> None:
     with pytest.raises(MeasureError, match="ended with status 1: 12:00 ERROR the tokenizer cannot be read"):
         asked(
             AiperfTraffic("broken", chat=True, burstiness=1.0, timeout_s=9.0), OfferedLoad("streams", 1), []

@@ -45,7 +45,7 @@ def test_nothing_was_measured() -> None:
     assert measured_run(replace(result(), levels=())) == MeasuredRun()
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_a_written_bench_result_is_read_back_whole_or_partial(tmp_path: Path) -> None:
     whole = result()
     assert write(whole, tmp_path / "run") == tmp_path / "run" / RESULT
     assert read(tmp_path / "run") == whole
@@ -71,7 +71,7 @@ def test_keys_of_a_later_trtspec_are_passed_over(tmp_path: Path) -> None:
         (None, "cannot be read: No such file"),
     ],
 )
-def test_what_is_no_result_is_an_error(tmp_path: Path, text: str | None, problem: str) -> None:
+def test_a_file_that_is_no_bench_result_is_an_error(tmp_path: Path, text: str | None, problem: str) -> None:
     file = tmp_path / "a.json"
     if text is not None:
         file.write_text(text)

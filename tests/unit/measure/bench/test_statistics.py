@@ -115,7 +115,7 @@ def test_two_runs_are_compared_as_welch_does() -> None:
     assert (same.value, same.low, same.high) == pytest.approx((2, 2, 2))
 
 
-def test_what_cannot_be_said_is_not() -> None:
+def test_intervals_are_none_where_too_few_samples_allow_none() -> None:
     assert ratio([(1, 1)] * 5, 0.95) is None
     assert ratio([(1, 1)] * 5 + [(1, 0)], 0.95) is None
     assert mean([1.0], 0.95) is None

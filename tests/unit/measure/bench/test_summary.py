@@ -75,7 +75,7 @@ def test_a_quiet_run_has_nothing_beside_it() -> None:
         ),
     ],
 )
-def test_what_a_reader_must_know(
+def test_a_bench_warns_of_failed_late_repeated_and_random_requests(
     said: str, samples: tuple[RequestSample, ...], load: OfferedLoad, workload: Workload
 ) -> None:
     assert said in told(*samples, load=load, prompts=workload)
@@ -331,7 +331,7 @@ VALUES = {"draft_s": 0.0, "verify_s": 0.0, "overhead_s": 0.0, "running": 0}
 
 
 @pytest.mark.parametrize("text", [TRTSPEC, VLLM])
-def test_what_a_server_says_is_what_grew(text: str) -> None:
+def test_figures_from_server_metrics_count_only_the_growth_during_a_block(text: str) -> None:
     counts = {"drafts": 10, "drafted": 40, "accepted": 20, "queries": 100, "hits": 50}
     before = parse(text.format(**VALUES, **counts), 0.0)
     after = text.format(
@@ -349,7 +349,7 @@ def test_what_a_server_says_is_what_grew(text: str) -> None:
     assert not is_idle(parse(after, 1.0))
 
 
-def test_what_the_drafts_engine_found_in_its_cache_the_target_did_not() -> None:
+def test_cache_hits_of_the_draft_engine_do_not_count_for_the_target() -> None:
     counts = {"drafts": 0, "drafted": 0, "accepted": 0, "hits": 0}
     looks = [parse(TRTSPEC.format(**VALUES, **counts, queries=queries), 0.0) for queries in (0, 100)]
     assert Meanwhile(*looks).kv_reuse.share == 0

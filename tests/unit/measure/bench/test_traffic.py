@@ -193,7 +193,7 @@ def test_turns_have_the_answers_so_far_and_stay_with_their_stream(run: Callable[
     assert [text for _, text in heard] == ["ab"] * 3
 
 
-def test_what_fails_is_counted_and_ends_its_conversation(run: Callable[..., Block]) -> None:
+def test_a_failed_request_is_counted_and_ends_its_conversation(run: Callable[..., Block]) -> None:
     heard: list[tuple[RequestSample, str]] = []
 
     async def work(clock: Clock) -> Block:

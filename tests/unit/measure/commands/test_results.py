@@ -63,7 +63,7 @@ def test_a_comparison_fits(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_what_is_not_known_is_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_figure_is_shown_as_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
     found = result({4: 1.5})
     (level,) = found.levels
     figures = replace(level.arms.speculative, drafts=None, end_to_end=None)

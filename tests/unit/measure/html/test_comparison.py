@@ -37,7 +37,7 @@ def test_the_first_words_say_which_is_faster(factors: tuple[float, float], headi
     assert words(next(root.iter("h1"))) == heading
 
 
-def test_what_differs_stands_first_and_what_does_not_is_there_once() -> None:
+def test_a_comparison_shows_differing_facts_side_by_side_and_equal_ones_once() -> None:
     other = result()
     other = replace(
         other,

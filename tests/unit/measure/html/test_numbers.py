@@ -38,5 +38,5 @@ def test_change(change: float, words: str) -> None:
     assert numbers.change(change) == words
 
 
-def test_what_is_not_known_has_no_number() -> None:
+def test_an_unknown_number_is_shown_as_a_dash() -> None:
     assert {of(None) for of in (numbers.plain, numbers.percent, numbers.duration, numbers.times)} == {"-"}

@@ -33,7 +33,7 @@ def words(element: Element) -> str:
     return " ".join("".join(element.itertext()).split())
 
 
-def test_it_loads_nothing_and_runs_nothing() -> None:
+def test_the_report_page_loads_no_resources_and_runs_no_scripts() -> None:
     root = tree(result())
     tags = {element.tag.rpartition("}")[2] for element in root.iter()}
     assert not tags & {"script", "link", "img", "iframe", "object", "embed", "form", "a", "image"}
@@ -78,7 +78,7 @@ def test_hostile_words_stay_words() -> None:
     assert {element.tag for element in root.iter()} == {element.tag for element in tree(result()).iter()}
 
 
-def test_what_no_file_may_have_is_written_out() -> None:
+def test_characters_that_no_html_file_may_have_are_escaped_in_the_page() -> None:
     name = "a\x00b\x1b[31m\u202ec\ud800"
     html = as_html(page(replace(result(), model=replace(result().model, recipe=name))))
     assert "a\\u0000b\\u001b[31m\\u202ec\\ud800" in html
@@ -135,7 +135,7 @@ def test_the_first_words_answer_whether_it_is_worth_it(
     assert what in words(next(hero.iter("ul")))
 
 
-def test_it_is_not_clear_where_every_interval_has_1_within() -> None:
+def test_the_headline_is_not_clear_yet_when_every_interval_includes_one() -> None:
     found = replace(result({1: 1.01, 8: 0.99}), verdict=BenchVerdict("a", "undecided"))
     assert headline(found) == "Not clear yet"
     assert "Measure for longer" in advice(found)[0]
@@ -158,7 +158,9 @@ def test_loads_without_a_speed_up_are_no_reason_to_leave_drafts_on() -> None:
         (True, "Not known: no speed-up can be stated", "the notes say why"),
     ],
 )
-def test_it_is_not_known_without_a_speed_up(with_plain: bool, heading: str, repair: str) -> None:
+def test_the_headline_is_not_known_when_no_speed_up_was_measured(
+    with_plain: bool, heading: str, repair: str
+) -> None:
     levels = tuple(
         replace(each, speedup=None, arms=each.arms if with_plain else Arms(each.arms.speculative))
         for each in result().levels
@@ -168,7 +170,7 @@ def test_it_is_not_known_without_a_speed_up(with_plain: bool, heading: str, repa
     assert repair in advice(found)[0]
 
 
-def test_what_was_not_measured_is_not_shown() -> None:
+def test_the_page_leaves_out_sections_without_measurements() -> None:
     """A server that says nothing of drafts and cannot decode without them; one load; nothing but errors."""
     whole = result()
     one = level(4, 1.5)

@@ -62,7 +62,7 @@ def bindings(machine: GpuMachine) -> GpuMachine:
     return machine
 
 
-def test_what_is_installed_here(
+def test_a_selftest_of_this_machine_reports_each_check_and_bundles_no_secrets(
     bindings: GpuMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only(monkeypatch, "reference", "bf16-chunked", "fp8")
@@ -162,7 +162,7 @@ def test_an_engine_that_ends_the_process(
     assert "ended with 139 after 0 checks: Signal 11" in done.stdout
 
 
-def test_what_is_missing_is_told_at_once(machine: GpuMachine, tmp_path: Path) -> None:
+def test_a_selftest_names_a_missing_tool_or_pair_at_once(machine: GpuMachine, tmp_path: Path) -> None:
     done = run("selftest", "--output", tmp_path / "out", environment=machine.environment)
     assert done.returncode == 1
     assert "trtllm-build: is not on PATH" in done.stderr

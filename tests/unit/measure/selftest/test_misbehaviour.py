@@ -236,7 +236,9 @@ def tried(engine: Torch) -> Iterator[Callable[[Rule, type[Misbehaving]], Outcome
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_what_misbehaves_differs(name: str, tried: Callable[[Rule, type[Misbehaving]], Outcome]) -> None:
+def test_each_self_test_check_finds_the_executor_that_breaks_its_rule(
+    name: str, tried: Callable[[Rule, type[Misbehaving]], Outcome]
+) -> None:
     found = tried(CHECKS[name], WRONG[name])
     assert found.state is Ruling.DIFFERS, found.found
     assert "Error" not in found.found
@@ -259,7 +261,7 @@ class TestTheBindings:
     def test_are_as_they_should_be(self, trtllm: Any) -> None:
         assert set(self.found(trtllm).values()) == {Ruling.OK}
 
-    def test_of_another_release(self, trtllm: Any) -> None:
+    def test_the_self_test_finds_bindings_of_another_release(self, trtllm: Any) -> None:
         trtllm.__version__ = "1.3.0"
         assert self.found(trtllm)["release"] is Ruling.DIFFERS
 

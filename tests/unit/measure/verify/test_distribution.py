@@ -61,7 +61,7 @@ def drawn(variation: float, open_prompts: int, dice: Any) -> list[Drawn]:
 
 
 @pytest.mark.parametrize("open_prompts", [pytest.param(4, marks=pytest.mark.sweep), 1])
-def test_what_it_promises_to_find_in_every_prompt_it_finds(open_prompts: int) -> None:
+def test_the_sampling_check_finds_every_difference_that_it_promises_to_find(open_prompts: int) -> None:
     """Prompts that leave no choice can hide nothing, and count for nothing."""
     dice, sampling = np.random.default_rng(1), check()
     promised = sampling._view("text", drawn(0, open_prompts, dice), LIMIT).found_everywhere

@@ -40,7 +40,7 @@ def test_the_end_is_the_likeliest_of_the_end_tokens(top_log_probs: int) -> None:
 
 
 @pytest.mark.parametrize("top_log_probs", [20, 0])
-def test_what_rounding_moves_is_within(top_log_probs: int) -> None:
+def test_a_difference_that_rounding_explains_is_within_the_margin(top_log_probs: int) -> None:
     assert told({3: -0.5, 4: -0.5 - BOUND.value / 2}, [3, 4], top_log_probs).within(BOUND)
     assert not told({3: -0.5, 4: -0.5 - BOUND.value * 2}, [3, 4], top_log_probs).within(BOUND)
 

@@ -35,7 +35,7 @@ def test_traces_that_were_published(tmp_path: Path) -> None:
     assert read_lengths(written(tmp_path, "b.csv", azure), words, 9) == [(374, 44)]
 
 
-def test_what_spreadsheets_write_first_is_no_part_of_it(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_no_part_of_a_workload(tmp_path: Path) -> None:
     """Windows' editors and Excel begin UTF-8 with a byte order mark."""
     assert read_lengths(written(tmp_path, "a.csv", "\ufeffinput_tokens,output_tokens\n5,6\n"), words, 9) == [
         (5, 6)
@@ -76,7 +76,9 @@ def test_prompts_and_recorded_answers_are_counted(tmp_path: Path) -> None:
         ("a.jsonl", '{"x": 1}', "has no prompt: its keys are x"),
     ],
 )
-def test_what_has_no_lengths_is_told_with_its_place(tmp_path: Path, name: str, text: str, told: str) -> None:
+def test_a_workload_line_without_lengths_is_refused_with_file_and_line(
+    tmp_path: Path, name: str, text: str, told: str
+) -> None:
     with pytest.raises(DatasetError) as error:
         read_lengths(written(tmp_path, name, text), words, 9)
     assert told in str(error.value)
@@ -182,14 +184,16 @@ def test_plain_prompts(tmp_path: Path) -> None:
         ("a.xml", "a", "its name ends with none of"),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, text: str, problem: str) -> None:
+def test_a_workload_that_cannot_be_read_is_refused_with_the_reason(
+    tmp_path: Path, name: str, text: str, problem: str
+) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(DatasetError) as caught:
         read_workload(str(tmp_path / name))
     assert problem in str(caught.value)
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_workload_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="cannot be read: No such file"):
         read_workload(str(tmp_path / "none.jsonl"))
 

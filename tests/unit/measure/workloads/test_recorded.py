@@ -24,7 +24,7 @@ WHOLE = Recorded(
 SHORT = Recorded(name="ё\ud800", prompt_token_ids=(1,), answer_token_ids=())
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_recorded_answers_are_read_as_they_were_appended(tmp_path: Path) -> None:
     file = tmp_path / "new" / "answers.jsonl"
     append_recorded(file, [WHOLE])
     append_recorded(file, [SHORT])
@@ -41,7 +41,7 @@ def test_a_line_that_broke_off_is_not_counted_and_not_continued(tmp_path: Path) 
     assert read_recorded(file) == [WHOLE, SHORT]
 
 
-def test_what_others_wrote_needs_little(tmp_path: Path) -> None:
+def test_recorded_answers_of_other_tools_need_only_prompt_and_text(tmp_path: Path) -> None:
     file = tmp_path / "answers.jsonl"
     file.write_text('\n{"prompt": "a", "text": "b", "score": 1}\n')
     assert read_recorded(file) == [Recorded(name="2", prompt="a", text="b")]
@@ -71,6 +71,6 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str, problem: str) -> None:
     assert problem in str(caught.value)
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_of_recorded_answers_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="no such file"):
         read_recorded(tmp_path / "none.jsonl")

@@ -28,7 +28,9 @@ def read_block(folder: Path) -> DFlashDescription:
     ("name", "longest"),
     [("dflash", 15), ("dspark", 7), ("speculators_dflash", 7), ("speculators_dspark", 8)],
 )
-def test_what_a_block_proposes(tmp_path: Path, name: str, longest: int) -> None:
+def test_a_block_head_knows_its_longest_draft_and_the_layers_that_it_reads(
+    tmp_path: Path, name: str, longest: int
+) -> None:
     """The first place of a block holds the token that is known, unless it proposes too."""
     head = read_block(write_head(tmp_path / "head", name))
     assert (head.longest, head.aux_layers, head.mask) == (longest, (1, 3, 5), 23)
@@ -92,7 +94,9 @@ def test_states_of_other_sizes_than_its_configuration_says(tmp_path: Path) -> No
         read_head(folder)
 
 
-def test_beside_its_target(tmp_path: Path, llama_folder: Callable[..., Path]) -> None:
+def test_a_dflash_head_is_refused_beside_a_target_with_too_few_layers(
+    tmp_path: Path, llama_folder: Callable[..., Path]
+) -> None:
     head = read_head(write_head(tmp_path / "head", "dflash"))
     assert check_head(head, read_source(llama_folder("target", **TARGET))) == []
     small = llama_folder("small", **{**TARGET, "num_hidden_layers": 5})

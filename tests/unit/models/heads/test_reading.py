@@ -29,7 +29,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_what_its_own_tool_wrote(tmp_path: Path, name: str) -> None:
+def test_a_head_is_recognized_and_measured_as_its_own_tool_wrote_it(tmp_path: Path, name: str) -> None:
     folder = write_head(tmp_path / name, name)
     head = read_head(folder)
     assert is_head(folder)

@@ -39,7 +39,7 @@ def leftovers(folder: Path) -> list[Path]:
     return [path for path in folder.rglob(".*") if path.suffix in (".partial", ".replaced")]
 
 
-def test_a_build_and_then_nothing_to_do(pair_recipe: Path) -> None:
+def test_a_second_build_of_the_same_recipe_runs_no_step(pair_recipe: Path) -> None:
     assert ran(pair_recipe) == ALL
     assert ran(pair_recipe) == []
     build = pair_recipe.parent / "build"
@@ -170,7 +170,7 @@ def start_and_wait_for(recipe: Path, name: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_ctrl_c(slow_pair: Path) -> None:
+def test_an_interrupted_build_leaves_no_partial_files_and_goes_on_later(slow_pair: Path) -> None:
     process = start_and_wait_for(slow_pair, "target/.checkpoint.partial/rank0.safetensors")
     process.send_signal(signal.SIGINT)
     _, talk = process.communicate(timeout=120)
@@ -190,7 +190,7 @@ def test_two_builds_of_one_directory(slow_pair: Path) -> None:
     assert f"another build is running here (process {process.pid})" in other.stderr
 
 
-def test_a_full_disk(slow_pair: Path) -> None:
+def test_a_full_disk_ends_the_build_cleanly_and_it_goes_on_later(slow_pair: Path) -> None:
     def no_large_files() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 

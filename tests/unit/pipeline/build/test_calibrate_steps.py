@@ -75,7 +75,7 @@ def test_a_build_calibrates_once_and_says_what_it_cost(recipe: Path) -> None:
     assert not [name for name in ran(recipe) if name.startswith(("calibrate", "convert"))]
 
 
-def test_what_a_calibration_depends_on(recipe: Path) -> None:
+def test_a_calibration_is_repeated_only_when_its_settings_or_texts_change(recipe: Path) -> None:
     assert ran(recipe, verb="convert") == [
         f"{verb} {role}" for verb in ("calibrate", "convert") for role in ("target", "draft")
     ]

@@ -122,7 +122,9 @@ def test_the_folder_of_an_adapter_is_mounted(build: Builds, docker: DockerDaemon
     assert [str(adapter) in str(mount) for mount in mounts] == [True, False]
 
 
-def test_what_is_built_in_the_image_needs_no_building_outside(build: Builds, machine: GpuMachine) -> None:
+def test_a_build_outside_reuses_engines_that_were_built_in_the_image(
+    build: Builds, machine: GpuMachine
+) -> None:
     build.in_container()
     machine.tensorrt_llm()
     assert "nothing to do" in build().stderr
@@ -162,7 +164,7 @@ class TestRefusedBeforeAnythingIsConverted:
         assert not (build.out / "target").exists()
         return result.stderr
 
-    def test_no_docker(self, build: Builds, machine: GpuMachine) -> None:
+    def test_a_container_build_without_docker_is_refused(self, build: Builds, machine: GpuMachine) -> None:
         (machine.folder / "bin/docker").unlink()
         machine.environment["TRTSPEC_CONTAINERS"] = "docker"
         assert "error: docker: is not on PATH" in self.refused(build)
@@ -188,11 +190,15 @@ class TestRefusedBeforeAnythingIsConverted:
         assert "error: docker: containers get no GPUs here" in said
         assert "nvidia-ctk runtime configure" in said
 
-    def test_another_gpu(self, build: Builds, machine: GpuMachine) -> None:
+    def test_a_container_build_on_another_gpu_than_the_recipes_is_refused(
+        self, build: Builds, machine: GpuMachine
+    ) -> None:
         machine.gpus("NVIDIA L40S, 8.9, 590, Default, Disabled, 46068, 46000")
         assert "has SM 89, but the recipe's h200 has SM 90" in self.refused(build)
 
-    def test_an_image_that_cannot_be_pulled(self, build: Builds, docker: DockerDaemon) -> None:
+    def test_a_container_build_refuses_an_image_that_docker_cannot_pull(
+        self, build: Builds, docker: DockerDaemon
+    ) -> None:
         docker.images()
         (docker.folder / "unknown_image").touch()
         said = self.refused(build)
@@ -213,12 +219,16 @@ class TestFailures:
         assert docker.running() == []
         return result.stderr
 
-    def test_a_gpu_without_free_memory(self, build: Builds, docker: DockerDaemon) -> None:
+    def test_a_container_build_reports_a_gpu_without_free_memory(
+        self, build: Builds, docker: DockerDaemon
+    ) -> None:
         said = self.failed(build, docker, FAKE_FAILURE="gpu memory")
         assert "failed with status 1: the GPU has too little free memory" in said
         assert "out/.trtspec/logs/build-target.log" in said
 
-    def test_a_machine_without_free_memory(self, build: Builds, docker: DockerDaemon) -> None:
+    def test_a_container_build_reports_a_machine_without_free_memory(
+        self, build: Builds, docker: DockerDaemon
+    ) -> None:
         said = self.failed(build, docker, FAKE_FAILURE="host memory")
         assert "was killed by SIGKILL: the system kills processes when its memory is full" in said
 

@@ -100,7 +100,7 @@ def loads(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.sweep
 @pytest.mark.usefixtures("loads")
-def test_from_check_to_rounds(bench: Bench) -> None:
+def test_a_draft_on_the_cpu_is_checked_planned_built_and_decodes(bench: Bench) -> None:
     assert bench.run("check", "recipe.yaml").endswith("the recipe is valid, and the pair fits\n")
     plan = json.loads(bench.run("plan", "recipe.yaml", "--json"))
     assert "draft" not in plan["memory"]

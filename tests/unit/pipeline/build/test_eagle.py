@@ -83,7 +83,7 @@ def test_no_fp8_is_offered_for_an_engine_with_a_head(recipe: Path) -> None:
     assert not [key for one in found for key in one.changes if "quantization" in key]
 
 
-def test_one_engine_drafts_and_verifies(built: Bench) -> None:
+def test_an_eagle_head_and_its_target_are_built_into_one_engine(built: Bench) -> None:
     """`trtllm-build` adds 63 tokens of the tree and 4 of its depth to 96."""
     out = built.folder / "out"
     engine = json.loads((out / "target/engine/config.json").read_text())
@@ -106,7 +106,9 @@ def test_one_engine_drafts_and_verifies(built: Bench) -> None:
 @pytest.mark.parametrize(
     ("changes", "refused"), [({}, ""), ({"embedding_bias": ((7, 1.0),)}, "embedding_bias_ids")]
 )
-def test_the_text_is_the_targets(built: Bench, changes: dict[str, object], refused: str) -> None:
+def test_an_engine_with_an_eagle_head_says_the_targets_greedy_text(
+    built: Bench, changes: dict[str, object], refused: str
+) -> None:
     prompt = [7, 30, 80]
     asked = CompletionRequest(prompt_token_ids=prompt, max_tokens=24, end_id=NO_END, **changes)  # type: ignore[arg-type]
     with stand_in():
@@ -184,7 +186,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_is_refused_before_any_step(recipe: Path, name: str) -> None:
+def test_a_recipe_that_an_eagle_engine_cannot_follow_is_refused_before_any_step(
+    recipe: Path, name: str
+) -> None:
     lines, problem = REFUSED[name]
     with pytest.raises((RecipeError, ModelError), match=problem):
         planned(write(recipe.parent, *lines))

@@ -85,7 +85,7 @@ def bench(tmp_path: Path, llama_folder: Callable[..., Path]) -> Bench:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_from_check_to_rounds(bench: Bench, form: str) -> None:
+def test_every_form_of_head_is_checked_planned_built_and_decodes(bench: Bench, form: str) -> None:
     write_head_for(bench.folder / "target", bench.folder / "head", form)
     bench.write(FORMS[form])
     assert "the recipe is valid" in bench.run("check", "recipe.yaml")[0]
@@ -180,7 +180,7 @@ def test_a_head_has_nothing_of_its_own(bench: Bench) -> None:
         assert f"draft.{key}: a head runs in its target's engine, as the target does" in said
 
 
-def test_what_replays_drafts_alone_refuses_a_head(bench: Bench) -> None:
+def test_tune_refuses_a_head_that_reads_its_targets_states(bench: Bench) -> None:
     write_head_for(bench.folder / "target", bench.folder / "head", "speculators")
     (bench.folder / "texts.txt").write_text("one\ntwo\n")
     bench.write("eagle3")

@@ -105,7 +105,7 @@ def config(folder: Path, model: str = "speculative_llm") -> tuple[set[str], dict
     return {tensor.name for tensor in found.input}, parameters
 
 
-def test_one_engine_drafts_and_verifies(built: Bench) -> None:
+def test_medusa_heads_and_their_target_are_built_into_one_engine(built: Bench) -> None:
     out = built.folder / "out"
     engine = json.loads((out / "target/engine/config.json").read_text())
     build, pretrained = engine["build_config"], engine["pretrained_config"]
@@ -165,7 +165,9 @@ class TestServed:
         with stand_in():
             yield ask
 
-    def test_the_text_is_the_targets(self, built: Bench, ask: Callable[..., list[int]]) -> None:
+    def test_an_engine_with_medusa_heads_says_the_targets_greedy_text(
+        self, built: Bench, ask: Callable[..., list[int]]
+    ) -> None:
         prompt = [7, 30, 80]
         text = ask(prompt=None, prompt_token_ids=prompt)
         assert len(text) == 24
@@ -182,14 +184,14 @@ class TestServed:
             ({"guide": Guide(GuideType.JSON), "end_id": None}, "guide_type"),
         ],
     )
-    def test_what_the_engine_would_not_do_is_refused(
+    def test_a_request_field_that_a_medusa_engine_ignores_is_refused(
         self, ask: Callable[..., list[int]], changes: dict[str, Any], field: str
     ) -> None:
         with pytest.raises(RequestError, match=f"^{field} is "):
             ask(**changes)
 
 
-def test_what_the_heads_and_their_tree_are_is_in_the_digests(recipe: Path) -> None:
+def test_other_heads_or_another_tree_change_the_digests_of_their_steps(recipe: Path) -> None:
     def digests(*lines: str) -> dict[str, str | None]:
         found = make_plan(write(recipe.parent, *lines), to_run=True).steps
         return {step.name: step.digest for step in found}
@@ -228,13 +230,15 @@ REFUSED: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_is_refused_before_any_step(recipe: Path, name: str) -> None:
+def test_a_recipe_that_a_medusa_engine_cannot_follow_is_refused_before_any_step(
+    recipe: Path, name: str
+) -> None:
     lines, problem = REFUSED[name]
     with pytest.raises((RecipeError, ModelError), match=problem):
         planned(write(recipe.parent, *lines))
 
 
-def test_heads_of_another_target_are_refused(recipe: Path) -> None:
+def test_medusa_heads_of_another_target_are_refused(recipe: Path) -> None:
     shutil.rmtree(recipe.with_name("head"))
     path = recipe.with_name("target") / "config.json"
     whole = path.read_text()
@@ -256,7 +260,7 @@ def test_the_tree_of_one_head(recipe: Path) -> None:
         planned(write(recipe.parent, "speculation: {method: medusa, max_draft_len: 17}"))
 
 
-def test_texts_do_not_leave_a_window(recipe: Path) -> None:
+def test_medusa_heads_refuse_texts_longer_than_the_attention_window(recipe: Path) -> None:
     path = recipe.with_name("target") / "config.json"
     kind = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 128}
     path.write_text(json.dumps(json.loads(path.read_text()) | kind))
@@ -272,7 +276,7 @@ def test_there_is_no_draft_to_make_alone(recipe: Path, command: str) -> None:
     assert "has no draft" in " ".join(result.output.split())
 
 
-def test_what_such_an_engine_cannot_be_asked_says_so(built: Bench) -> None:
+def test_rollout_and_verify_refuse_an_engine_with_medusa_heads(built: Bench) -> None:
     recipe = str(built.folder / "recipe.yaml")
     for words, kind, problem in (
         (["rollout", "plan", recipe], RecipeError, "no roll-out can switch that off for some"),

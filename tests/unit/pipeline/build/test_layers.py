@@ -177,7 +177,7 @@ def test_every_server_is_told_where_they_are(bench: Bench, backend: str) -> None
         ("[]", "found []; allowed: auto, or the numbers of layers, from 0 on"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_repair(bench: Bench, draft: str, said: str) -> None:
+def test_impossible_layers_of_a_target_are_refused_with_a_repair(bench: Bench, draft: str, said: str) -> None:
     bench.write(draft)
     assert said in bench.run("plan", "recipe.yaml", status=1)[1]
 

@@ -71,7 +71,7 @@ def built(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return bench
 
 
-def test_one_engine_drafts_and_verifies(built: Bench) -> None:
+def test_lookahead_is_built_into_the_targets_engine(built: Bench) -> None:
     """(7, 5, 3) is 3 tokens of the window's first line, and 4 of each of 6 other places and 3 n-grams."""
     out = built.folder / "out"
     engine = json.loads((out / "target/engine/config.json").read_text())
@@ -105,7 +105,9 @@ def test_one_engine_drafts_and_verifies(built: Bench) -> None:
         ({"bad_words": ("a",)}, "bad_words"),
     ],
 )
-def test_the_text_is_the_targets(built: Bench, changes: dict[str, object], refused: str) -> None:
+def test_an_engine_with_lookahead_says_the_targets_greedy_text(
+    built: Bench, changes: dict[str, object], refused: str
+) -> None:
     prompt = [7, 30, 80]
     asked = CompletionRequest(prompt_token_ids=prompt, max_tokens=24, end_id=NO_END, **changes)  # type: ignore[arg-type]
     with stand_in():
@@ -162,7 +164,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_is_refused_before_any_step(recipe: Path, name: str) -> None:
+def test_a_recipe_that_a_lookahead_engine_cannot_follow_is_refused_before_any_step(
+    recipe: Path, name: str
+) -> None:
     line, problem = REFUSED[name]
     with pytest.raises(RecipeError, match=problem):
         planned(write(recipe.parent, LOOKAHEAD, line))
@@ -174,7 +178,7 @@ def test_pipeline_ranks_are_refused(recipe: Path) -> None:
         planned(write(recipe.parent, LOOKAHEAD, *lines))
 
 
-def test_texts_do_not_leave_a_window(recipe: Path) -> None:
+def test_lookahead_refuses_texts_longer_than_the_attention_window(recipe: Path) -> None:
     path = recipe.with_name("target") / "config.json"
     kind = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 128}
     path.write_text(json.dumps(json.loads(path.read_text()) | kind))

@@ -68,7 +68,7 @@ def test_each_stage_goes_on_where_the_one_before_ended(pair_recipe: Path, store:
     assert {entry.role for entry in Store(str(store)).entries()} == {"target"}
 
 
-def test_what_the_store_has_is_not_made_again(pair_recipe: Path, store: Path) -> None:
+def test_a_build_of_one_engine_makes_nothing_that_the_store_has(pair_recipe: Path, store: Path) -> None:
     ran(pair_recipe, "--output", pair_recipe.parent / "first", "--store", store)
     other = pair_recipe.parent / "other"
     done = trtspec("build", pair_recipe, "--only", "draft", "--output", other, "--store", store, "--json")
@@ -114,7 +114,9 @@ def test_an_engine_of_tensorrt_llm_without_a_gpu_up_to_its_checkpoint(
     ("words", "said"),
     [(("--until", "convert"), "it is for one engine: --only"), (("--only", "draft"), "has no draft")],
 )
-def test_wrong_usage(pair_recipe: Path, words: tuple[str, ...], said: str) -> None:
+def test_a_build_of_one_engine_refuses_a_missing_draft_and_a_stage_for_all(
+    pair_recipe: Path, words: tuple[str, ...], said: str
+) -> None:
     text = pair_recipe.read_text().replace("draft: {model: ./draft, dtype: float32}\n", "")
     pair_recipe.write_text(f"{text}speculation: {{method: ngram}}\n")
     refused = trtspec("build", pair_recipe, *words)

@@ -32,7 +32,7 @@ def recipe(pair_recipe: Path) -> Path:
     return pair_recipe
 
 
-def test_a_build_and_then_nothing_to_do(recipe: Path) -> None:
+def test_a_second_build_for_another_server_finds_nothing_to_do(recipe: Path) -> None:
     output = recipe.parent / "build"
     first = run("build", recipe, "--output", output, "--json")
     assert first.exit_code == 0, first.output
@@ -153,7 +153,9 @@ def test_a_draft_of_another_tokenizer_is_refused_before_anything_is_written(
         ("rollout", "off"),
     ],
 )
-def test_what_needs_an_engine_is_refused_by_name(recipe: Path, command: tuple[str, ...]) -> None:
+def test_commands_that_need_an_engine_refuse_a_backend_that_builds_none(
+    recipe: Path, command: tuple[str, ...]
+) -> None:
     verb, *options = command
     sub = options.pop(0) if verb == "rollout" else None
     refused = run(verb, *([sub] if sub else []), recipe, *options)
@@ -191,7 +193,7 @@ class TestHead:
         )
         return recipe
 
-    def test_it_is_checked_and_named(self, recipe: Path) -> None:
+    def test_a_build_with_a_head_for_vllm_checks_it_and_names_its_files(self, recipe: Path) -> None:
         output = recipe.parent / "build"
         ran = json.loads(run("build", recipe, "--output", output, "--json").stdout)["ran"]
         assert ran == ["check head", "copy tokenizer", "write launch", "write manifest"]

@@ -123,7 +123,7 @@ def test_each_step_ends_if_a_source_is_replaced_or_added(pair_recipe: Path, step
         ("ready.calibration.json", "calibrate target", "ready.calibration.json"),
     ],
 )
-def test_what_a_calibration_reads_is_replaced(
+def test_a_build_ends_when_a_file_that_its_calibration_reads_is_replaced(
     pair_recipe: Path, tmp_path: Path, dataset: str, step: str, name: str
 ) -> None:
     (tmp_path / "texts.jsonl").write_text('{"text": "green bottles"}\n{"text": "standing on a wall"}\n')

@@ -46,7 +46,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
-def test_what_was_built_is_pulled(pair_recipe: Path, store: Path) -> None:
+def test_a_second_build_pulls_the_engines_that_the_first_one_stored(pair_recipe: Path, store: Path) -> None:
     assert "build target" in build(pair_recipe, "first", store)["ran"]
     assert {entry["role"] for entry in entries(store)} == PUSHED
 
@@ -95,7 +95,7 @@ def test_the_dry_run_says_what_the_store_has(pair_recipe: Path, store: Path) -> 
     assert not (pair_recipe.parent / "new").exists()
 
 
-def test_what_is_corrupted_is_not_used_until_it_is_dropped(pair_recipe: Path, store: Path) -> None:
+def test_a_corrupted_stored_engine_is_refused_until_it_is_removed(pair_recipe: Path, store: Path) -> None:
     build(pair_recipe, "first", store)
     largest = max((store / "objects").rglob("*"), key=lambda path: path.is_file() and path.stat().st_size)
     content = bytearray(largest.read_bytes())
@@ -125,7 +125,7 @@ def test_a_finished_build_is_pushed_by_hand(pair_recipe: Path, store: Path) -> N
     assert run("store", "push", store, pair_recipe, "--output", output).stderr.endswith("has it all\n")
 
 
-def test_what_another_build_has_replaced_is_not_pushed(
+def test_an_engine_replaced_by_another_build_is_not_pushed_to_the_store(
     pair_recipe: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be found by the keys of a recipe of which it is not made."""

@@ -96,7 +96,7 @@ def test_an_engine_that_comes_out_different_is_in_a_new_manifest(recipe: Path, m
     assert manifest["outputs"]["draft/engine/rank0.engine"] == digest
 
 
-def test_what_was_measured_in_one_build_is_known_in_the_next(recipe: Path, machine: GpuMachine) -> None:
+def test_timing_caches_of_one_build_are_loaded_by_the_next(recipe: Path, machine: GpuMachine) -> None:
     build(recipe, machine)
     (recipe.parent / "out/target/engine/rank0.engine").unlink()
     assert build(recipe, machine).returncode == 0
@@ -149,13 +149,17 @@ class TestRefusedBeforeAnythingIsConverted:
         assert not (recipe.parent / "out/target").exists()
         return result.stderr
 
-    def test_no_trtllm_build(self, recipe: Path, machine: GpuMachine) -> None:
+    def test_a_missing_trtllm_build_is_refused_before_conversion(
+        self, recipe: Path, machine: GpuMachine
+    ) -> None:
         said = self.refused(recipe, machine, PATH="/usr/bin:/bin")
         assert "error: trtllm-build: is not on PATH" in said
         assert "nvcr.io/nvidia/tritonserver:26.06-trtllm-python-py3" in said
         assert "--backend torch" in said
 
-    def test_another_release(self, recipe: Path, machine: GpuMachine) -> None:
+    def test_another_release_of_trtllm_build_is_refused_before_conversion(
+        self, recipe: Path, machine: GpuMachine
+    ) -> None:
         recipe.write_text(recipe.read_text().replace("1.2.1", "1.1.0"))
         said = self.refused(recipe, machine)
         assert "is of TensorRT-LLM 1.2.1, but the recipe's release is 1.1.0" in said
@@ -170,7 +174,7 @@ class TestRefusedBeforeAnythingIsConverted:
             (H200.replace("Disabled", "Enabled"), "is divided (MIG)", "nvidia-smi -i 0 -mig 0"),
         ],
     )
-    def test_a_gpu_that_will_not_do(
+    def test_an_unusable_gpu_is_refused_before_conversion(
         self, recipe: Path, machine: GpuMachine, gpu: str, problem: str, repair: str
     ) -> None:
         machine.gpus(gpu)
@@ -201,18 +205,22 @@ class TestRefusedBeforeAnythingIsDownloaded:
         assert result.returncode == 1
         return result.stderr
 
-    def test_no_trtllm_build(self, recipe: Path, machine: GpuMachine) -> None:
+    def test_a_missing_trtllm_build_is_refused_before_the_download(
+        self, recipe: Path, machine: GpuMachine
+    ) -> None:
         assert "trtllm-build: is not on PATH" in self.refused(recipe, machine, PATH="/usr/bin:/bin")
 
-    def test_another_gpu(self, recipe: Path, machine: GpuMachine) -> None:
+    def test_a_gpu_other_than_the_recipes_is_refused_before_the_download(
+        self, recipe: Path, machine: GpuMachine
+    ) -> None:
         machine.gpus("NVIDIA L40S, 8.9, 590, Default, Disabled, 46068, 46000")
         assert "has SM 89, but the recipe's h200 has SM 90" in self.refused(recipe, machine)
 
-    def test_no_docker(self, recipe: Path, machine: GpuMachine) -> None:
+    def test_a_missing_docker_is_refused_before_the_download(self, recipe: Path, machine: GpuMachine) -> None:
         said = self.refused(recipe, machine, "--container", PATH=str(machine.folder / "bin"))
         assert "docker: is not on PATH" in said
 
-    def test_what_the_torch_backend_or_a_store_needs_is_the_models_alone(
+    def test_a_build_by_torch_or_with_a_store_needs_no_gpu_before_the_download(
         self, recipe: Path, machine: GpuMachine
     ) -> None:
         machine.gpus()
@@ -231,7 +239,9 @@ class TestFailures:
         assert "error: trtllm-build: failed with status 2: it does not know --reduce_fusion" in result.stderr
         assert "out/.trtspec/logs/build-target.log" in result.stderr
 
-    def test_a_gpu_without_free_memory(self, recipe: Path, machine: GpuMachine) -> None:
+    def test_a_failed_engine_build_is_explained_by_the_full_gpu_memory(
+        self, recipe: Path, machine: GpuMachine
+    ) -> None:
         result = build(recipe, machine, FAKE_FAILURE="gpu memory")
         assert result.returncode == 1
         assert "failed with status 1: the GPU has too little free memory" in result.stderr
@@ -239,7 +249,9 @@ class TestFailures:
         assert "AssertionError: Engine building failed" in result.stderr  # of the last lines
         assert not (recipe.parent / "out/target/engine").exists()
 
-    def test_a_machine_without_free_memory(self, recipe: Path, machine: GpuMachine) -> None:
+    def test_a_killed_engine_build_is_explained_by_the_full_host_memory(
+        self, recipe: Path, machine: GpuMachine
+    ) -> None:
         result = build(recipe, machine, FAKE_FAILURE="host memory")
         assert result.returncode == 1
         assert "was killed by SIGKILL: the system kills processes when its memory is full" in result.stderr

@@ -132,7 +132,7 @@ def completions(bench: Bench, prompt: str) -> tuple[Completion, Completion, str,
 
 
 @pytest.mark.usefixtures("loads")
-def test_from_check_to_rounds(bench: Bench) -> None:
+def test_a_recipe_without_a_draft_is_checked_planned_built_and_decodes(bench: Bench) -> None:
     assert bench.run("check", "recipe.yaml").endswith("\nthe recipe is valid\n")
     assert json.loads(bench.run("check", "recipe.yaml", "--json"))["models"].keys() == {"target"}
 

@@ -50,7 +50,9 @@ def read(dialect: Dialect, info: dict[str, Any], here: ContainerHost = HERE) -> 
         (PODMAN, infos.PODMAN_ON_FEDORA, "0:0"),
     ],
 )
-def test_files_are_the_users(dialect: Dialect, info: dict[str, Any], user: str) -> None:
+def test_files_that_a_container_writes_belong_to_the_user(
+    dialect: Dialect, info: dict[str, Any], user: str
+) -> None:
     assert read(dialect, info).user == user
 
 
@@ -91,7 +93,7 @@ def test_a_limit_is_one_that_may_be_given() -> None:
         (DOCKER, infos.DOCKER_IS_PODMAN, "talks to podman", "TRTSPEC_CONTAINERS=podman"),
     ],
 )
-def test_what_cannot_be_handled_is_refused(
+def test_a_container_engine_that_cannot_be_used_is_refused_with_a_repair(
     dialect: Dialect, info: dict[str, Any], problem: str, repair: str
 ) -> None:
     found = read(dialect, info).obstacle_to(gpus=False)
@@ -142,7 +144,7 @@ WITHOUT_SYSTEMD = replace(HERE, has_systemd=False, has_session=False, lingers=Fa
         (PODMAN, infos.PODMAN_OF_ROOT, LOGGED_OUT, []),
     ],
 )
-def test_what_is_peculiar(
+def test_oddities_of_each_container_engine_are_reported(
     dialect: Dialect, info: dict[str, Any], here: ContainerHost, subjects: list[str]
 ) -> None:
     assert [finding.subject for finding in oddities(read(dialect, info, here))] == subjects
@@ -197,7 +199,7 @@ def test_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, p
     assert problem in found.obstacle.problem
 
 
-def test_this_machine() -> None:
+def test_the_surroundings_of_a_container_are_those_of_this_process() -> None:
     import os
     import resource
 

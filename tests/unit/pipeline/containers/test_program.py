@@ -154,7 +154,7 @@ def test_causes(dialect: Dialect, said: str, repair: str) -> None:
         (PODMAN, "Error: can only create exec sessions on running containers: container state improper"),
     ],
 )
-def test_what_is_gone_is_no_failure(dialect: Dialect, said: str) -> None:
+def test_a_message_that_a_container_is_gone_is_recognized(dialect: Dialect, said: str) -> None:
     assert dialect.gone.search(said)
 
 

@@ -45,14 +45,14 @@ def test_reading_an_engine_of_tensorrt(engine: Path) -> None:
     )
 
 
-def test_what_an_engine_does_with_drafts(engine: Path) -> None:
+def test_the_draft_mode_of_an_engine_is_read_or_unknown(engine: Path) -> None:
     edit(engine, speculative_decoding_mode=4)
     assert check_engine(engine, 8, mode="medusa").mode == "medusa"
     edit(engine, speculative_decoding_mode=16)  # ReDrafter's
     assert read_engine(engine).mode is None
 
 
-def test_what_would_fail_when_loaded(engine: Path) -> None:
+def test_an_engine_that_would_fail_when_loaded_is_refused(engine: Path) -> None:
     with pytest.raises(EngineError, match=r"built for mode 2 with max_draft_len 8, not for mode 1 with 0"):
         check_engine(engine, 0)
     with pytest.raises(EngineError, match=r"built for mode 2 with .* 8, not for mode 4 with 8"):

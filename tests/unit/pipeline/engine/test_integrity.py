@@ -20,7 +20,7 @@ def built(pair_recipe: Path) -> Path:
     return output
 
 
-def test_what_was_built_may_be_moved(built: Path) -> None:
+def test_a_moved_build_still_counts_as_unchanged(built: Path) -> None:
     check_unchanged(built)
     check_unchanged(built.rename(built.with_name("moved")))
 
@@ -28,7 +28,7 @@ def test_what_was_built_may_be_moved(built: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["tokenizer/tokenizer.json", "target/engine/config.json", "draft/engine/config.json"]
 )
-def test_what_was_changed_is_not_deployed(built: Path, pair_recipe: Path, name: str) -> None:
+def test_a_build_with_a_changed_file_is_not_deployed(built: Path, pair_recipe: Path, name: str) -> None:
     file = built / name
     file.write_text(json.dumps(json.loads(file.read_text())))
     result = CliRunner().invoke(app, ["deploy", str(pair_recipe), "--output", str(built)])
@@ -43,7 +43,7 @@ def test_a_build_without_a_manifest_is_not_judged(built: Path, tmp_path: Path) -
     check_unchanged(built)
 
 
-def test_it_is_the_manifest_that_is_believed(built: Path) -> None:
+def test_a_file_that_differs_from_the_manifest_counts_as_changed(built: Path) -> None:
     manifest = json.loads((built / "manifest.json").read_text())
     manifest["outputs"]["tokenizer/tokenizer.json"] = "0" * 64
     (built / "manifest.json").write_text(json.dumps(manifest))

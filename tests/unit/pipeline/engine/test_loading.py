@@ -79,7 +79,7 @@ def test_a_pair_that_loads(tmp_path: Path) -> None:
         (BUILT, Runtime("1.2.1", "10.14.1.48.post1", (90, 89))),
     ],
 )
-def test_what_is_not_known_and_what_is_not_used_is_not_compared(
+def test_unknown_versions_and_unused_graphics_cards_are_not_compared(
     tmp_path: Path, built: BuiltWith, runtime: Runtime
 ) -> None:
     check(tmp_path, built=built, runtime=runtime)
@@ -177,7 +177,9 @@ def test_the_torch_backend_needs_nothing_of_nvidia(tmp_path: Path, runtime: Runt
         ),
     ],
 )
-def test_what_would_fail(tmp_path: Path, changes: dict[str, Any], problem: str, repair: str) -> None:
+def test_an_engine_that_would_fail_to_load_is_refused_with_a_repair(
+    tmp_path: Path, changes: dict[str, Any], problem: str, repair: str
+) -> None:
     with pytest.raises(EngineError) as caught:
         check(tmp_path, **changes)
     assert problem in caught.value.problem
@@ -191,13 +193,13 @@ def manifest(**changes: Any) -> Manifest:
     return replace(made, **changes)
 
 
-def test_what_a_manifest_says() -> None:
+def test_the_versions_that_an_engine_was_built_with_come_from_its_manifest() -> None:
     assert built_with(None, Role.TARGET) == BuiltWith()
     assert built_with(manifest(), Role.TARGET) == BUILT
     assert built_with(manifest(tools={}, gpu=None), Role.TARGET) == BuiltWith()
 
 
-def test_what_a_manifest_says_of_an_engine_that_was_pulled() -> None:
+def test_a_pulled_engine_keeps_the_versions_of_the_machine_that_built_it() -> None:
     """The machine that pulled it may have no GPU, or another TensorRT."""
     made = {"tools": {"tensorrt": "10.14.1.48"}, "gpu": {"sm": 90}}
     here = manifest(tools={"tensorrt": "10.13.3.9"}, gpu={"sm": 80}, pulled={"target": made})

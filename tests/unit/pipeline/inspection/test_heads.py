@@ -69,7 +69,7 @@ def test_a_table_and_json(tmp_path: Path, llama_folder: Save) -> None:
     assert (content["kind"], content["format"], content["ok"]) == ("head", "medusa", True)
 
 
-def test_beside_its_target(tmp_path: Path, llama_folder: Save) -> None:
+def test_inspect_says_whether_a_head_fits_its_target(tmp_path: Path, llama_folder: Save) -> None:
     folder, fits = write_head(tmp_path / "head", "speculators"), llama_folder("target", **TARGET)
     (found,) = inspect(str(folder), str(fits)).findings
     assert (found.severity, found.problem) == (Severity.OK, f"{folder} fits {fits}")

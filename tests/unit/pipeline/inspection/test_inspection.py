@@ -77,7 +77,9 @@ def test_modelopts_checkpoints_have_its_known_gaps_and_no_other(
     assert {found.subject for found in errors(report.findings)} == gaps & wrong
 
 
-def test_what_other_conversions_write_beside_is_harmless(checkpoint: Callable[..., Path]) -> None:
+def test_tensors_that_other_converters_add_do_not_fail_the_inspection(
+    checkpoint: Callable[..., Path],
+) -> None:
     """TensorRT-LLM's own computes it anew from the configuration when it builds the engine."""
     file = checkpoint() / "rank0.safetensors"
     tensors = load_file(file)

@@ -106,7 +106,7 @@ def test_a_llama_4_is_shown_and_compared_and_no_engine_is_built_of_it(tmp_path: 
     )
 
 
-def test_what_is_odd_about_a_model(llama_folder: Save) -> None:
+def test_inspect_warns_of_everything_odd_in_a_model_folder(llama_folder: Save) -> None:
     folder = llama_folder(dtype=torch.float32, vocab_size=301, tie_word_embeddings=True)
     tensors = load_file(folder / "model.safetensors")
     tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()

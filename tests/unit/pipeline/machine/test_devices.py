@@ -15,7 +15,7 @@ OUTPUT = """\
 GPUS = parse(OUTPUT)
 
 
-def test_what_nvidia_smi_says() -> None:
+def test_the_output_of_nvidia_smi_is_read_as_gpus() -> None:
     assert GPUS[0] == Gpu(
         0, "GPU-5ad1", "NVIDIA H200", 90, "590.44.01", "Default", False, 143771 << 20, 143000 << 20
     )
@@ -35,7 +35,7 @@ def test_what_nvidia_smi_says() -> None:
         "0, GPU-1, NVIDIA H200, [N/A], 590.44.01, Default, Disabled, [N/A], [N/A]\n",
     ],
 )
-def test_what_is_no_gpu(output: str) -> None:
+def test_output_of_nvidia_smi_without_devices_is_read_as_no_gpu(output: str) -> None:
     assert parse(output) == ()
 
 
@@ -53,7 +53,7 @@ def test_what_is_no_gpu(output: str) -> None:
         (" 1 , 2", [1, 2]),
     ],
 )
-def test_what_cuda_visible_devices_leaves(variable: str | None, indices: list[int]) -> None:
+def test_cuda_visible_devices_selects_the_gpus_as_cuda_does(variable: str | None, indices: list[int]) -> None:
     assert [gpu.index for gpu in visible(GPUS, variable)] == indices
 
 

@@ -14,12 +14,12 @@ def script(tmp_path: Path, first_line: str) -> Path:
     return file
 
 
-def test_what_is_here() -> None:
+def test_installed_returns_the_versions_of_packages_that_are_here() -> None:
     found = installed(("pytest", "no-such-package"))
     assert found == {"pytest": pytest.__version__}
 
 
-def test_what_the_python_of_a_script_has(tmp_path: Path) -> None:
+def test_installed_beside_returns_versions_from_the_python_of_a_script(tmp_path: Path) -> None:
     file = script(tmp_path, f"#!{sys.executable}")
     assert installed_beside(file, ("pytest", "no-such-package")) == {"pytest": pytest.__version__}
 

@@ -99,7 +99,7 @@ def test_a_gpu_without_fp8_is_offered_none(hub_cache: Path, folder: Path) -> Non
     assert not [key for one in found for key in one["changes"] if "quantization" in key]
 
 
-def test_what_fits_has_none(hub_cache: Path, folder: Path) -> None:
+def test_a_pair_that_fits_is_offered_no_alternatives(hub_cache: Path, folder: Path) -> None:
     assert plan(folder, {**RECIPE, "hardware": {"gpu": "b200"}})["alternatives"] == []
 
 

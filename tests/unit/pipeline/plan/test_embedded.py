@@ -44,7 +44,7 @@ def test_all_that_requests_can_ask_for(plan: Callable[..., str]) -> None:
     assert "the control group allows 2.5 processors" in " ".join(printed.split())
 
 
-def test_what_both_have_in_common_counts_once(plan: Callable[..., str]) -> None:
+def test_the_plan_counts_weights_that_target_and_draft_share_once(plan: Callable[..., str]) -> None:
     """Target and draft are one model here, but for its norms."""
     machine = host.ProcessShare(8, None, 1000 * MIB)
     alone = json.loads(plan(machine, "--json", method="ngram"))["memory"]
@@ -55,7 +55,7 @@ def test_what_both_have_in_common_counts_once(plan: Callable[..., str]) -> None:
     assert "of both models, 0.0 GiB in common" in " ".join(plan(machine).split())
 
 
-def test_of_a_target_alone(plan: Callable[..., str]) -> None:
+def test_the_plan_of_an_embedded_target_alone_tells_its_cache_for_tokens(plan: Callable[..., str]) -> None:
     machine = host.ProcessShare(8, None, 1000 * MIB)
     found = json.loads(plan(machine, "--json", method="ngram"))["memory"]
     assert found["kv_per_token"] == 2 * 2 * 2 * 8 * 4
@@ -63,7 +63,7 @@ def test_of_a_target_alone(plan: Callable[..., str]) -> None:
     assert "GiB of the target a token 256 B of KV cache KV cache 800 tokens all 800 that requests" in printed
 
 
-def test_what_is_free_bounds_it(plan: Callable[..., str]) -> None:
+def test_the_plan_bounds_the_cached_tokens_by_the_free_memory(plan: Callable[..., str]) -> None:
     weights = json.loads(plan(host.ProcessShare(8, None, 1000 * MIB), "--json"))["memory"]["weights"]
     found = json.loads(plan(host.ProcessShare(8, None, weights + 200 * 3072), "--json"))["memory"]
     assert found["tokens"] == int(0.5 * 200 * 3072 / (1.5 * 512))

@@ -70,7 +70,7 @@ def test_kv_caches_on_one_gpu_have_a_number_of_tokens_each(
 
 
 @pytest.mark.parametrize(("window", "told"), [(None, None), (64, 64), (263, 263), (264, None), (4096, None)])
-def test_a_sliding_window_is_one_that_a_text_can_leave(
+def test_a_planned_engine_has_a_sliding_window_only_if_a_text_can_outgrow_it(
     pair_recipe: Path, window: int | None, told: int | None
 ) -> None:
     """As in process; a text and its longest draft have 264 tokens."""

@@ -86,14 +86,14 @@ def budget(total: int, weights: int, per_token: int, length: int = 1000) -> Budg
     )
 
 
-def test_what_is_left_is_for_keys_and_values() -> None:
+def test_the_memory_that_the_engines_leave_is_for_keys_and_values() -> None:
     found = budget(80 * GIB, 34 * GIB, GIB // 2000)
     assert found.left == 9 * GIB
     assert (found.tokens, found.requests) == (9 * GIB // (2 * (GIB // 2000)), 9)
     assert found.problem is None
 
 
-def test_what_cannot_work() -> None:
+def test_the_memory_budget_reports_engines_or_requests_that_do_not_fit() -> None:
     problem = budget(80 * GIB, 41 * GIB, 1000).problem
     assert problem == "the engines need 84.0 GiB of a GPU, but NVIDIA H100 has 80.0 GiB"
     assert (budget(80 * GIB, 41 * GIB, 1000).tokens, budget(80 * GIB, 39 * GIB, 1000).requests) == (0, 0)

@@ -78,7 +78,9 @@ def pair(hub_cache: Path, target: str, draft: str) -> ForecastPair:
 
 
 @pytest.mark.parametrize("result", RESULTS, ids=lambda result: f"{result.target} with {result.draft}")
-def test_what_was_published(result: Result, hub_cache: Path) -> None:
+def test_the_speed_forecast_agrees_with_the_published_results_of_nvidia(
+    result: Result, hub_cache: Path
+) -> None:
     found = pair(hub_cache, result.target, result.draft)
     plain = found.plain_tokens_per_second(LOAD)
     gain = speedup([ACCEPTANCE] * LENGTH, found.costs(LOAD, LENGTH))

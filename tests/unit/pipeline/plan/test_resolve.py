@@ -97,7 +97,9 @@ def test_an_architecture_that_trtspec_does_not_convert_is_refused(resolved: Reso
 
 
 @pytest.mark.parametrize("backend", ["vllm", "sglang"])
-def test_what_no_engine_is_built_of_is_planned_for_other_servers(resolved: Resolve, backend: str) -> None:
+def test_vllm_and_sglang_are_planned_for_models_that_our_engines_refuse(
+    resolved: Resolve, backend: str
+) -> None:
     """A Llama 4, and a model in NVFP4."""
     make = partial(resolved, architecture="Llama4ForConditionalGeneration")
     planned = make(f"engine: {{backend: {backend}}}")
@@ -224,7 +226,7 @@ def test_the_torch_backend_has_the_recipes_options_alone(resolved: Resolve) -> N
     assert found.engines[Role.DRAFT].options.extra == {}
 
 
-def test_what_trtllm_build_would_switch_off_is_refused(resolved: Resolve) -> None:
+def test_a_build_option_that_trtllm_build_would_switch_off_is_refused(resolved: Resolve) -> None:
     two = "hardware: {gpu: h200, count: 2}"
     target = "target: {model: ./t, parallel: {tensor: 2}, build: {reduce_fusion: enable}}"
     assert resolved(two, target).target.options.extra["reduce_fusion"] == "enable"
@@ -246,7 +248,9 @@ def test_what_trtllm_build_would_switch_off_is_refused(resolved: Resolve) -> Non
         ),
     ],
 )
-def test_what_cannot_be_given(resolved: Resolve, line: str, said: str) -> None:
+def test_sizes_and_quantizations_that_cannot_work_are_refused_with_line_and_repair(
+    resolved: Resolve, line: str, said: str
+) -> None:
     with pytest.raises(RecipeError, match=said) as caught:
         resolved(line)
     assert caught.value.findings[0].line
@@ -308,7 +312,9 @@ class TestSizesOfOneEngine:
             ("max_input_len: 9000", "9000 leaves no room for an answer: max_seq_len is 8192"),
         ],
     )
-    def test_what_cannot_serve_the_pair(self, resolved: Resolve, build: str, problem: str) -> None:
+    def test_a_draft_engine_too_small_for_the_pair_is_refused(
+        self, resolved: Resolve, build: str, problem: str
+    ) -> None:
         with pytest.raises(RecipeError, match=problem):
             resolved(f"draft: {{model: ./d, build: {{{build}}}}}")
 
@@ -333,14 +339,14 @@ class TestDevice:
         ]
         assert choice(found, "target.build.use_paged_context_fmha")
 
-    def test_it_may_be_of_float32(self, resolved: Resolve) -> None:
+    def test_a_draft_on_the_cpu_may_be_float32_and_one_on_a_gpu_may_not(self, resolved: Resolve) -> None:
         draft = resolved("draft: {model: ./d, device: cpu, dtype: float32}").engines[Role.DRAFT]
         assert draft.checkpoint.dtype == "float32"
         with pytest.raises(RecipeError, match="no paged context FMHA"):
             resolved("draft: {model: ./d, device: 'cuda:0', dtype: float32}")
 
     @pytest.mark.parametrize("gpu", ["l4", "h200"])
-    def test_it_does_not_depend_on_the_gpu(self, resolved: Resolve, gpu: str) -> None:
+    def test_sizes_of_a_draft_on_the_cpu_do_not_depend_on_the_gpu(self, resolved: Resolve, gpu: str) -> None:
         """The target's iterations are as wide as the GPU has room for."""
         found = resolved(self.CPU, gpu=gpu)
         assert found.engines[Role.DRAFT].options == BuildOptions(16, 8191, 8192, 8192, 0)

@@ -153,7 +153,7 @@ def test_ngrams_of_a_gpu_need_one(planned: Planned) -> None:
         planned(draft="null", speculation="{method: ngram_gpu}", hardware="{gpu: none}")
 
 
-def test_what_is_left_out_is_chosen_and_said(planned: Planned) -> None:
+def test_a_server_plan_chooses_and_shows_settings_that_the_recipe_omits(planned: Planned) -> None:
     found = planned()
     chosen = {choice.key: choice.value for choice in found.choices}
     assert chosen["engine.release"] == "0.33.0"
@@ -217,7 +217,7 @@ def test_both_models_share_the_gpus_of_the_target(planned: Planned) -> None:
         ),
     ],
 )
-def test_what_a_server_cannot_do_with_these_models(
+def test_a_server_plan_refuses_settings_that_the_models_do_not_allow(
     planned: Planned, sections: dict[str, str], problem: str
 ) -> None:
     with pytest.raises(RecipeError, match=problem):
@@ -249,7 +249,7 @@ class TestAnotherBackend:
             ({"engine": "{backend: torch}", "speculation": INSIDE}, "tensorrt_llm", "speculation.share"),
         ],
     )
-    def test_what_the_recipe_has_and_the_other_not(
+    def test_a_recipe_key_that_the_chosen_backend_lacks_is_refused(
         self, planned: Planned, sections: dict[str, str], flag: str, key: str
     ) -> None:
         with pytest.raises(RecipeError) as refused:

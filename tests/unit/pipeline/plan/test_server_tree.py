@@ -52,7 +52,7 @@ def test_a_tree_is_passed_on(method: str) -> None:
         (f"--speculative-algorithm NGRAM {BREADTH} 8 --speculative-num-draft-tokens 12", []),
     ],
 )
-def test_what_is_no_tree(flags: str, lost: list[str]) -> None:
+def test_flags_that_make_no_tree_of_drafts_are_not_passed_on(flags: str, lost: list[str]) -> None:
     found = read(flags)
     words = loads(found.text.encode(), HERE).recipe.engine.extra_args
     assert words == ([BREADTH, "8"] if "NGRAM" in flags else [])

@@ -56,7 +56,7 @@ def test_a_queue_for_every_place(pair_recipe: Path, places: int, queue: int) -> 
     assert (admission.max_places, admission.max_queue_size) == (places, queue)
 
 
-def test_what_is_left_out_keeps_within_what_is_written(pair_recipe: Path) -> None:
+def test_timeouts_left_out_of_a_recipe_fit_within_those_that_are_written(pair_recipe: Path) -> None:
     found = resolved(pair_recipe, "{default_timeout_microseconds: 4000000, max_queue_size: 3}")
     admission = coordination(found).admission
     assert (admission.max_queue_size, choice(found, "max_queue_size").origin) == (3, "recipe")

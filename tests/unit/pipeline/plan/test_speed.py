@@ -89,7 +89,7 @@ def test_gpus_are_as_on_their_data_sheets(gpu: str, tflops: float, gb_s: int) ->
         assert not found.tflops_8 or found.tflops_8 == pytest.approx(2 * found.tflops_16, rel=0.02)
 
 
-def test_what_has_no_data_sheet_has_no_forecast(hub_cache: Path, tmp_path: Path) -> None:
+def test_a_draft_on_the_processor_has_no_speed_forecast(hub_cache: Path, tmp_path: Path) -> None:
     text = (RECIPES / "llama-3.3-70b-h200.yaml").read_text()
     assert unforeseeable(resolved(RECIPES / "llama-3.3-70b-h200.yaml")) is None
     on_cpu = tmp_path / "cpu.yaml"

@@ -87,7 +87,7 @@ class TestBuild:
         assert suite.attrib.items() >= {"tests": "1", "failures": "0", "errors": "1"}.items()
         assert "target" in Path("report.md").read_text()
 
-    def test_ctrl_c(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_ctrl_c_during_a_build_is_reported_as_interrupted(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def interrupt(*_: object) -> None:
             raise KeyboardInterrupt
 
@@ -104,7 +104,7 @@ class TestBuild:
         assert "pair.yaml" in str(result.exception)
 
     @pytest.mark.parametrize("wrong", [["--report", "report.txt"], ["--report", "report.md", "--dry-run"]])
-    def test_wrong_usage(self, wrong: list[str]) -> None:
+    def test_a_wrong_use_of_the_report_option_writes_nothing(self, wrong: list[str]) -> None:
         assert CliRunner().invoke(app, ["build", "pair.yaml", *wrong]).exit_code == 2
         assert not list(Path().glob("report.*"))
         assert not Path("build").exists()
@@ -132,7 +132,7 @@ class TestJunit:
         assert suite.attrib.items() >= {"tests": "3", "failures": "0", "errors": "1"}.items()
         assert suite[-1][0].tag == "error"
 
-    def test_what_xml_cannot_hold(self) -> None:
+    def test_characters_that_xml_cannot_hold_are_replaced_in_the_junit_report(self) -> None:
         failure = BuildFailure("\x1b[31m<&\ud800", None, "build target", ("\x00]]>",))
         text = to_junit(report(failure))
         read_as_junit(text)

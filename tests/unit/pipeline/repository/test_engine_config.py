@@ -42,7 +42,7 @@ def test_an_engine_of_torch_may_be_told_of_its_device() -> None:
     assert parameters(read(replace(PYTHON, device="cpu")))["device"] == "cpu"
 
 
-def test_what_nvidias_backend_demands_is_there() -> None:
+def test_an_engine_config_has_every_parameter_that_nvidias_backend_demands() -> None:
     """What it throws without, reads without a default, or must not be left to guess."""
     config = read(NVIDIAS)
     found = parameters(config)
@@ -109,7 +109,7 @@ def test_nvidias_backend_finds_the_vocabulary(tmp_path: Path) -> None:
     assert tokens.stop_token_ids == [tokenizer.end_ids[0]]
 
 
-def test_what_the_plan_knows_of_a_models_texts() -> None:
+def test_an_engine_config_carries_the_attention_window_and_the_chunking_of_prompts() -> None:
     """NVIDIA's backend reads the window as a list of whole numbers with commas between them."""
     model = replace(NVIDIAS, enable_chunked_context=False, max_attention_window=4096)
 

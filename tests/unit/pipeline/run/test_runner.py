@@ -74,7 +74,7 @@ def kitchen(tmp_path: Path) -> Kitchen:
     return Kitchen(tmp_path / "build")
 
 
-def test_what_is_done_is_not_done_again(kitchen: Kitchen) -> None:
+def test_a_finished_step_is_not_run_again(kitchen: Kitchen) -> None:
     assert kitchen.pending() == {"mill", "bake"}
     assert not kitchen.build.exists()
     assert kitchen.run() == ["mill", "bake"]
@@ -173,7 +173,7 @@ def test_a_file_of_the_users_that_is_called_as_what_a_killed_run_leaves_is_left_
     assert (kitchen.build / name).read_text() == "rye"
 
 
-def test_what_a_killed_run_left_goes_and_what_is_the_users_stays(kitchen: Kitchen) -> None:
+def test_a_run_removes_remnants_of_a_killed_run_but_no_files_of_the_user(kitchen: Kitchen) -> None:
     kitchen.run()
     (kitchen.build / "flour").unlink()
     ours = [".flour.partial", "out/.bread.replaced", "out/.bread.partial"]

@@ -41,7 +41,7 @@ from trtspec.pipeline.store.store import Store
         ("s3://[bucket/x?sig=geheim", "s3://[bucket/x?sig=***"),
     ],
 )
-def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
+def test_a_store_address_hides_the_secrets_of_its_url(url: str, shown: str) -> None:
     address = StoreAddress(url)
     assert str(address) == shown
     assert url == shown or url not in repr(address)

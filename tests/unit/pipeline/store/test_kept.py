@@ -115,7 +115,7 @@ def kept_by(store: Store, entry: Entry, folder: Path) -> tuple[int, list[str]]:
     return len(read), said
 
 
-def test_it_is_pulled_once(store: Store, entry: Entry, engine: Path, folder: Path) -> None:
+def test_a_kept_entry_is_pulled_once(store: Store, entry: Entry, engine: Path, folder: Path) -> None:
     assert kept_by(store, entry, folder)[0] > 10
     assert tree(folder) == tree(engine)
     assert kept_by(store, entry, folder) == (0, [])
@@ -123,7 +123,7 @@ def test_it_is_pulled_once(store: Store, entry: Entry, engine: Path, folder: Pat
 
 
 @pytest.mark.parametrize("harm", ["flipped", "longer", "gone", "added", "linked", "empty"])
-def test_what_is_not_the_entry_is_pulled_anew(
+def test_a_damaged_kept_entry_is_pulled_again(
     store: Store, entry: Entry, engine: Path, folder: Path, harm: str
 ) -> None:
     keep(store, entry, folder, no_progress, lambda _: None)
@@ -154,7 +154,7 @@ def test_what_is_not_the_entry_is_pulled_anew(
     assert find_problem(entry, folder, no_progress) is None
 
 
-def test_of_two_pods_one_pulls_and_the_other_waits_for_it(
+def test_two_pods_pull_an_entry_once_and_the_second_waits(
     store: Store, entry: Entry, engine: Path, folder: Path, pullers: list[Puller]
 ) -> None:
     url = store.address.url
@@ -190,7 +190,7 @@ def test_a_pull_that_was_killed_is_gone_on_with(
     assert beside(folder) == [folder.name]
 
 
-def test_what_a_killed_pull_of_another_entry_left_is_removed_and_one_that_runs_is_left_alone(
+def test_a_pull_removes_the_remains_of_killed_pulls_and_spares_running_ones(
     store: Store, entry: Entry, folder: Path
 ) -> None:
     dead, alive = (temporary(folder.with_name(name)) for name in ("dead", "alive"))
@@ -237,7 +237,7 @@ def test_no_room_names_what_could_go(
     assert beside(folder) == ["older"]
 
 
-def test_what_can_only_be_read_is_verified(
+def test_a_kept_entry_on_a_read_only_volume_is_still_verified(
     store: Store, entry: Entry, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A volume that was filled before, and is mounted to be read."""

@@ -80,7 +80,7 @@ def later(monkeypatch: pytest.MonkeyPatch, by: timedelta) -> None:
 
 
 class TestOneBuilder:
-    def test_it_has_the_lease_and_leaves_nothing(self, store: Store, engine: Path) -> None:
+    def test_a_builder_holds_its_lease_and_leaves_no_trace_of_it(self, store: Store, engine: Path) -> None:
         with leased(Store(store.address.url), H200, KEY, "target", no_progress) as lease:
             assert lease
             [mine] = documents(store)
@@ -97,13 +97,13 @@ class TestOneBuilder:
             assert not interrupted.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
             assert [builder and builder.released for builder in documents(store)] == [True] * number
 
-    def test_what_is_stored_needs_none(self, store: Store, engine: Path) -> None:
+    def test_an_engine_that_is_stored_already_needs_no_lease(self, store: Store, engine: Path) -> None:
         push(store, entry_of(engine), engine, lambda *_: None)
         with leased(store, H200, KEY, "target", no_progress) as lease:
             assert lease is None
         assert store.files.find("building") == {}
 
-    def test_what_was_stored_between_look_and_lease_needs_none(
+    def test_an_engine_stored_while_the_lease_is_taken_needs_no_lease(
         self, store: Store, engine: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         take = room._Leases.take

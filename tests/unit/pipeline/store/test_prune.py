@@ -70,7 +70,7 @@ class TestChoice:
     def test_by_count(self) -> None:
         assert self.days(None, 1) == [20, 10, 1]
 
-    def test_what_is_to_be_kept_may_be_old(self) -> None:
+    def test_pruning_by_age_spares_the_newest_entries_that_are_to_be_kept(self) -> None:
         assert self.days(15, 3) == [1]
         assert self.days(5, 1) == [20, 10, 1]
 
@@ -160,7 +160,7 @@ def test_a_folder_that_vanishes_while_it_is_listed_is_empty(
     assert store.entries() == []
 
 
-def test_what_a_killed_push_left_stays_for_a_while(
+def test_the_remains_of_a_killed_push_are_pruned_only_after_a_while(
     store: Store, engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = entry_of(engine)
@@ -173,7 +173,7 @@ def test_what_a_killed_push_left_stays_for_a_while(
     assert store.files.find("") == {}
 
 
-def test_what_others_keep_where_a_store_is_stays(
+def test_pruning_spares_files_that_are_not_the_stores(
     tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store may be in a folder that has a `tmp` and `objects` of its own."""
@@ -258,9 +258,7 @@ def test_a_push_whose_mark_a_prune_has_removed_fails(store: Store, engine: Path)
     assert not verify(store, no_progress).findings
 
 
-def test_of_two_pushes_of_an_entry_the_second_finds_no_mark_and_is_done_too(
-    store: Store, engine: Path
-) -> None:
+def test_a_push_succeeds_when_a_rival_push_has_removed_its_mark(store: Store, engine: Path) -> None:
     entry = entry_of(engine)
     rival: list[bool] = []
 

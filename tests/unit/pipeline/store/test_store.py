@@ -36,7 +36,9 @@ def written(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_what_is_pushed_is_found_and_pulled(store: Store, engine: Path, tmp_path: Path) -> None:
+def test_an_entry_pushed_to_a_store_is_found_and_pulled_unchanged(
+    store: Store, engine: Path, tmp_path: Path
+) -> None:
     entry = entry_of(engine)
     assert store.find(H200, entry.key) is None
     assert store.entries() == []
@@ -82,7 +84,7 @@ def test_an_entry_that_was_moved_to_another_platform_is_refused(store: Store, en
         store.find(replace(H200, sm=89), entry.key)
 
 
-def test_what_did_not_change_is_not_written_again(
+def test_a_push_writes_only_the_chunks_that_changed(
     store: Store, engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     push(store, entry_of(engine), engine, silent)
@@ -121,7 +123,9 @@ class TestCorruption:
         return store
 
     @pytest.mark.parametrize("damage", ["other", "shorter", "gone"])
-    def test_of_an_object(self, pushed: Store, engine: Path, tmp_path: Path, damage: str) -> None:
+    def test_a_corrupted_object_is_found_dropped_and_pushed_again(
+        self, pushed: Store, engine: Path, tmp_path: Path, damage: str
+    ) -> None:
         entry = pushed.entries()[0]
         chunk = entry.files["rank1.engine"].chunks[-1]
         if damage == "gone":
@@ -141,7 +145,7 @@ class TestCorruption:
         pull(pushed, entry, tmp_path / "again", silent)
         assert tree(tmp_path / "again") == tree(engine)
 
-    def test_of_an_entry(self, pushed: Store) -> None:
+    def test_a_corrupted_entry_is_found_and_dropped(self, pushed: Store) -> None:
         entry = pushed.entries()[0]
         pushed.files.write(entry.document, to_bytes(replace(entry, name="other")))
         with pytest.raises(CorruptedError, match="its content does not match its name"):
@@ -151,7 +155,9 @@ class TestCorruption:
         drop(pushed, found)
         assert pushed.entries() == []
 
-    def test_what_was_pushed_again_since_it_was_found_stays(self, pushed: Store, engine: Path) -> None:
+    def test_a_drop_keeps_entries_whose_corrupted_chunks_were_pushed_again(
+        self, pushed: Store, engine: Path
+    ) -> None:
         first, second = pushed.entries()[0], entry_of(engine, key="2" * 64)
         lost, other = sorted(first.chunks)[:2]
         pushed.files.remove([lost.name])
@@ -165,7 +171,7 @@ class TestCorruption:
         assert {entry.key for entry in pushed.entries()} == {first.key, second.key}
         assert not verify(pushed, no_progress).findings
 
-    def test_what_is_pushed_now_is_left_to_that_push(
+    def test_a_drop_leaves_corrupted_chunks_to_a_push_in_progress(
         self, pushed: Store, engine: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         entry = pushed.entries()[0]
@@ -205,7 +211,7 @@ DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"schema": 2}', b'{"schema": 1}', b"\xff", DEEP])
-def test_what_is_no_entry(content: bytes) -> None:
+def test_a_malformed_store_entry_is_rejected(content: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         from_bytes(content)
 

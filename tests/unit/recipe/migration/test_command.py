@@ -44,7 +44,7 @@ def test_a_pipe_of_any_kind_ends_a_command(pipe: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["vllm serve 'a", 'vllm "', "vllm \\"])
-def test_what_no_shell_reads_is_refused(text: str) -> None:
+def test_a_command_that_no_shell_can_parse_is_refused(text: str) -> None:
     with pytest.raises(TrtspecError, match="is no command line"):
         split(text)
 

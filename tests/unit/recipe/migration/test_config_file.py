@@ -62,7 +62,7 @@ def test_null_is_as_good_as_no_key(tmp_path: Path) -> None:
         assert not found.missing
 
 
-def test_what_trtspec_sets_for_ngrams_is_told(tmp_path: Path) -> None:
+def test_import_tells_which_options_for_ngrams_trtspec_sets_itself(tmp_path: Path) -> None:
     file = tmp_path / "extra.yaml"
     file.write_text("speculative_config: {decoding_type: NGram, is_public_pool: true, is_use_oldest: true}")
     told = {note.subject: note.fate for note in recipe_of(f"trtllm-serve a/b --config {file}", HERE).told}

@@ -145,7 +145,7 @@ def test_a_list_of_modules_is_one_value() -> None:
     assert build == {"lora_target_modules": "attn_q attn_k", "lora_plugin": "auto"}
 
 
-def test_what_a_recipe_has_no_key_for_is_passed_on() -> None:
+def test_import_passes_flags_without_a_key_on_to_the_engine_but_no_secrets() -> None:
     found = recipe_of(
         "export NCCL_DEBUG=INFO HF_TOKEN=hf_secret\nVLLM_USE_V1=1 vllm serve a/b --port 1 --reasoning-parser "
         "qwen3 --enable-auto-tool-choice --cudagraph-capture-sizes 1 2 --ssl-keyfile-password secret",
@@ -213,7 +213,7 @@ def test_nothing_of_a_command_runs(tmp_path: Path) -> None:
         ("trtllm-serve a/b --config missing.yaml", "cannot be read"),
     ],
 )
-def test_what_is_no_recipe_is_refused(command: str, problem: str) -> None:
+def test_import_refuses_commands_that_make_no_recipe(command: str, problem: str) -> None:
     with pytest.raises(TrtspecError, match=problem):
         recipe_of(command, HERE)
 

@@ -212,7 +212,7 @@ def test_the_gpus_of_a_manifest_count_only_with_gpus() -> None:
         assert recipe(recipe_of(command, HERE, gpu="none")).hardware.count == 1
 
 
-def test_of_several_servers_one_is_chosen() -> None:
+def test_a_manifest_of_several_servers_needs_the_choice_of_a_container() -> None:
     leader, worker = pod(VLLM), pod({**VLLM, "args": ["org/other"]})
     template = {"size": 2, "leaderTemplate": leader, "workerTemplate": worker}
     group = {

@@ -279,7 +279,7 @@ def test_a_method_that_the_newest_release_lacks_goes_to_one_that_has_it(tmp_path
 
 
 class TestCommand:
-    def test_it_writes_beside_the_recipe_and_says_what_proves_it(
+    def test_migrate_writes_beside_the_recipe_and_shows_commands_that_compare_both(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
@@ -295,7 +295,7 @@ class TestCommand:
             "trtspec bench compare bench/pair bench/pair-vllm",
         ]
 
-    def test_what_is_there_stays(self, tmp_path: Path) -> None:
+    def test_migrate_overwrites_no_file(self, tmp_path: Path) -> None:
         recipe, there = tmp_path / "recipe.yaml", tmp_path / "recipe-vllm.yaml"
         recipe.write_text(FULL)
         there.write_text("mine")

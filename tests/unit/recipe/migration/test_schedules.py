@@ -100,7 +100,7 @@ def test_the_schedule_of_tensorrt_llm_is_in_the_recipe(
     ],
     ids=str,
 )
-def test_what_no_recipe_can_say_of_vllms_drafts_is_refused(keys: dict[str, Any]) -> None:
+def test_draft_settings_of_vllm_that_no_recipe_can_express_are_refused(keys: dict[str, Any]) -> None:
     assert vllm(**keys).missing
 
 
@@ -119,7 +119,9 @@ def test_what_no_recipe_can_say_of_vllms_drafts_is_refused(keys: dict[str, Any])
     ],
     ids=str,
 )
-def test_what_no_recipe_can_say_of_trtllms_drafts_is_refused(keys: dict[str, Any], tmp_path: Path) -> None:
+def test_draft_settings_of_tensorrt_llm_that_no_recipe_can_express_are_refused(
+    keys: dict[str, Any], tmp_path: Path
+) -> None:
     assert trtllm(tmp_path, **keys).missing
 
 
@@ -165,7 +167,9 @@ def test_the_size_of_a_block_is_k(flags: str, method: str, length: int) -> None:
     ("backend", "kept"),
     [("tensorrt_llm_pytorch", True), ("torch", True), ("tensorrt_llm", True), ("sglang", False)],
 )
-def test_it_moves_to_every_backend_that_can_follow_it(backend: str, kept: bool, tmp_path: Path) -> None:
+def test_a_draft_schedule_moves_to_every_backend_that_can_follow_it(
+    backend: str, kept: bool, tmp_path: Path
+) -> None:
     path, text = tmp_path / "recipe.yaml", vllm(**{KEY: [[1, 8, 4], [9, 64, 0]]}).text
     path.write_text(text)
     found = move(text, load(path), backend, tmp_path / "moved.yaml")

@@ -30,7 +30,7 @@ def test_unobserved_positions_are_like_the_one_before() -> None:
     assert tokens == pytest.approx([1, 1.5, 1.75, 1.875], abs=1e-3)
 
 
-def test_what_is_forgotten_counts_no_more() -> None:
+def test_forgotten_verifications_no_longer_count_in_the_expected_tokens() -> None:
     own, overall = AcceptanceCounter(2), AcceptanceCounter(2)
     for _ in range(100):
         own.record(2, 0, 0.9)
@@ -65,7 +65,7 @@ def test_rounds_that_were_not_seen_are_on_the_line() -> None:
     assert costs.seconds("lookup") == []
 
 
-def test_what_was_tried_often_counts_more_than_the_line() -> None:
+def test_draft_lengths_tried_often_keep_their_own_times_over_the_fitted_line() -> None:
     costs = RoundCostModel(4, load=1)
     costs.use("engine", 4)
     tried(costs, 20, k0=0.005, k1=0.009, k2=0.004)
@@ -129,7 +129,7 @@ def test_one_long_pause_changes_little() -> None:
     assert costs.seconds("engine") == pytest.approx(before, rel=0.1)
 
 
-def test_what_is_in_use_is_measured_by_the_others_too() -> None:
+def test_rounds_of_other_draft_lengths_correct_a_misleading_first_measurement() -> None:
     """A first round that a pause fell into does not mislead for long."""
     costs = RoundCostModel(4, load=1)
     costs.use("engine", 4)

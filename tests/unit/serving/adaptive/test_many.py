@@ -135,7 +135,7 @@ def test_many_have_nearly_the_goodput_of_the_best_fixed_length(
     ],
 )
 @pytest.mark.parametrize("quoting", [0.25, 1.0])
-def test_so_have_texts_of_which_some_have_a_draft_now_and_then(
+def test_occasional_drafts_of_lookups_reach_nearly_the_best_fixed_goodput(
     target: Cost, agreement: float, bar: float, quoting: float
 ) -> None:
     """Longer rounds for those that a lookup has something for hold up all others."""
@@ -149,7 +149,7 @@ def test_so_have_texts_of_which_some_have_a_draft_now_and_then(
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("seed", [1, 2])
-def test_what_a_disturbed_machine_taught_is_learned_anew(seed: int) -> None:
+def test_the_adaptive_policy_recovers_from_times_of_a_disturbed_machine(seed: int) -> None:
     """Pauses hold drafts up most, so that the target alone is in use when they end. Completions begin and end
     all the time.
     """

@@ -151,7 +151,7 @@ def runs(pair: Pair, acceptances: tuple[float, ...], machine: Machine, dice: ran
         (Pair(0.0001, verification_s=0.0085, row_s=0.0001), 0.95, 1),
     ],
 )
-def test_it_finds_the_best_k_of_those_that_the_schedule_allows(
+def test_the_adaptive_policy_finds_the_best_draft_length_that_the_schedule_allows(
     pair: Pair, acceptance: float, most: int
 ) -> None:
     assert max(range(LONGEST + 1), key=partial(fixed, pair, acceptance)) > most
@@ -202,7 +202,7 @@ def test_a_text_may_differ_from_the_others() -> None:
 
 
 @pytest.mark.parametrize("schedule", [{}, {1: 8, 4: 2, 9: 0}, {1: 1, 4: 7}], ids=["none", "falls", "rises"])
-def test_it_never_asks_for_more_than_there_is_room_for(schedule: dict[int, int]) -> None:
+def test_the_adaptive_policy_never_exceeds_the_room_or_the_schedule(schedule: dict[int, int]) -> None:
     """Loads of 3 to 5, and of 6 to 11, are one size for the estimates, and not for the schedule."""
     policy, dice = AdaptivePolicy(LONGEST, schedule), random.Random(2)
     chooser, now = policy.lengths(), 0.0

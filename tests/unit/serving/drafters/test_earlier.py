@@ -87,7 +87,7 @@ def told(source: LookupSource, tenant: str, prompt: list[int], answer: list[int]
     drafter.end()
 
 
-def test_what_was_answered_is_proposed_to_the_same_tenant() -> None:
+def test_tokens_of_an_earlier_answer_are_proposed_to_the_same_tenant() -> None:
     source = LookupSource(2, 3, earlier_answers=100)
     told(source, "one", [90, 91], [1, 2, 3, 4, 5, 6])
     offer, drafter = offered(source, "one", [70, 1, 2, 3])

@@ -25,7 +25,7 @@ def test_tokens_that_the_draft_lacks_are_not_in_a_request() -> None:
     validate(request, DRAFT)
 
 
-def test_what_the_draft_knows_stays() -> None:
+def test_a_draft_request_keeps_the_tokens_that_the_draft_model_has() -> None:
     request = Request([1, 2], 4, end_id=89, bad_words=[[89]], embedding_bias={89: 2.0})
     assert draft_request(request, DRAFT) == request
 

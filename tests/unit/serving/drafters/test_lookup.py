@@ -75,7 +75,9 @@ def test_a_text_that_grows_is_searched_as_a_whole(
 
 @given(tokens=st.lists(st.integers(0, 3), min_size=3, max_size=60), count=st.integers(1, 64))
 @settings(deadline=None)
-def test_what_follows_is_what_followed_or_goes_on_in_the_same_way(tokens: list[int], count: int) -> None:
+def test_a_lookup_continues_with_what_followed_before_and_repeats_its_period(
+    tokens: list[int], count: int
+) -> None:
     index = SequenceIndex(Text(tokens), 1)
     place = index.find(8)[0]
     if not place:
@@ -92,11 +94,11 @@ class TestPlaces:
         assert SequenceIndex(text, 2).find(8)[0] == 4
         assert SequenceIndex(text, 2).find(2)[0] == 8
 
-    def test_of_endings_of_one_length_the_latest_counts(self) -> None:
+    def test_a_lookup_takes_the_latest_of_equally_long_matches(self) -> None:
         assert SequenceIndex(Text([1, 2, 5, 1, 2, 6, 1, 2]), 2).find(8)[0] == 5
 
     @pytest.mark.parametrize("tokens", [[], [1], [1, 2], [1, 2, 3], [1, 2, 3, 1]])
-    def test_what_never_stood_there_before_is_nowhere(self, tokens: list[int]) -> None:
+    def test_a_lookup_finds_no_place_for_an_ending_that_is_new(self, tokens: list[int]) -> None:
         assert SequenceIndex(Text(tokens), 2).find(8)[0] == 0
 
     def test_the_end_of_the_text_is_no_place_of_itself(self) -> None:
@@ -110,7 +112,7 @@ class TestPlaces:
 class TestPeriods:
     @pytest.mark.parametrize("period", [1, 2, 3, 7])
     @pytest.mark.parametrize("count", [1, 5, 64])
-    def test_a_text_that_repeats_itself_goes_on_so(self, period: int, count: int) -> None:
+    def test_a_lookup_drafts_the_next_periods_of_a_repeating_text(self, period: int, count: int) -> None:
         drafter, text = drafter_of([number % period for number in range(30)])
         assert drafter.offer()
         assert proposed(drafter, text, count) == [(30 + number) % period for number in range(count)]

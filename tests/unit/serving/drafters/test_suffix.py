@@ -43,7 +43,7 @@ def answer(asked: SuffixSource, tenant: str, tokens: Sequence[int]) -> None:
     drafter.end()
 
 
-def test_what_followed_most_often_is_proposed() -> None:
+def test_the_suffix_drafter_proposes_the_most_frequent_continuation() -> None:
     text = [*(1, 2, 3, 7, 8), *(1, 2, 3, 7, 9), *(1, 2, 3, 5, 6), 1, 2, 3]
     assert proposed(text) == (Offer("lookup", 3), [7, 9, 1])  # The latest of those that are as many.
 
@@ -66,11 +66,11 @@ def test_a_draft_ends_where_it_is_not_likely_any_more() -> None:
     assert proposed(text, source(suffix_decoding_min_token_prob=0.5))[1] == [7]
 
 
-def test_a_text_that_repeats_itself_goes_on_so() -> None:
+def test_the_suffix_drafter_continues_a_text_that_repeats_itself() -> None:
     assert proposed([5, 1, 2, 1, 2, 1, 2])[1] == [1, 2, 1, 2]
 
 
-def test_what_was_never_there_is_not_proposed() -> None:
+def test_the_suffix_drafter_proposes_nothing_for_an_ending_never_seen_before() -> None:
     assert proposed([1, 2, 3, 4]) == (None, [])
     assert proposed([]) == (None, [])
 
@@ -139,7 +139,9 @@ def test_a_long_text_is_read_in_pieces() -> None:
 
 
 @given(st.lists(st.integers(0, 2), max_size=60), st.lists(st.integers(0, 2), max_size=20), st.integers(1, 8))
-def test_what_is_proposed_stood_behind_such_an_ending(text: list[int], earlier: list[int], most: int) -> None:
+def test_every_suffix_proposal_has_followed_the_last_token_before(
+    text: list[int], earlier: list[int], most: int
+) -> None:
     asked = source()
     answer(asked, "one", earlier)
     _, tokens = proposed(text, asked, most=most)
@@ -153,7 +155,9 @@ def test_what_is_proposed_stood_behind_such_an_ending(text: list[int], earlier: 
 
 
 @pytest.mark.parametrize("tenant", ["", "one"])
-def test_the_text_is_the_targets(run: Run, tokenizer: Tokenizer, tenant: str) -> None:
+def test_suffix_drafts_leave_the_text_of_the_target_unchanged(
+    run: Run, tokenizer: Tokenizer, tenant: str
+) -> None:
     language = babble(6, context=2)
     target = ScriptedExecutor(TARGET, lambda sequence: language(sequence[-2:]))
 

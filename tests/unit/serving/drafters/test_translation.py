@@ -107,7 +107,7 @@ def test_a_proposal_says_what_the_draft_said(
 
 @settings(max_examples=30, deadline=None)
 @given(vocabularies.byte_levels, vocabularies.byte_levels, vocabularies.texts, st.data())
-def test_what_the_target_would_say_is_proposed_in_its_own_tokens(
+def test_a_translated_draft_is_in_the_tokens_that_the_target_would_say(
     target: tokenizers.Tokenizer, draft: tokenizers.Tokenizer, text: str, data: st.DataObject
 ) -> None:
     """Up to a last token of which the draft may not have said all."""
@@ -316,7 +316,7 @@ def test_shuffled_ids_are_accepted_as_the_same_ids_are(run: Run) -> None:
     assert 0.3 < rate(expected) < 0.9
 
 
-def test_what_the_draft_is_asked(run: Run) -> None:
+def test_the_draft_is_asked_greedily_in_its_own_tokens(run: Run) -> None:
     """In its own tokens, greedily, to its own end token; nothing that names tokens of the target."""
     ours, theirs = (
         served(vocabularies.byte_level(SAID_WORDS)),

@@ -32,7 +32,7 @@ def test_an_engine_of_tensorrt_llm_has_no_log_probs(engine: Path) -> None:
     assert not read_limits(engine).returns_log_probs
 
 
-def test_an_engine_without_the_mode_verifies_nothing(engine: Path) -> None:
+def test_the_draft_limit_is_zero_for_an_engine_without_external_drafts(engine: Path) -> None:
     config = json.loads((engine / "config.json").read_text())
     config["build_config"]["speculative_decoding_mode"] = 1
     (engine / "config.json").write_text(json.dumps(config))
@@ -49,7 +49,9 @@ def test_an_engine_without_the_mode_verifies_nothing(engine: Path) -> None:
         ("[]", "not an engine's config.json"),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path: Path, content: str | None, problem: str) -> None:
+def test_an_unreadable_engine_configuration_is_reported_with_its_path(
+    tmp_path: Path, content: str | None, problem: str
+) -> None:
     if content is not None:
         (tmp_path / "config.json").write_text(content)
 

@@ -20,7 +20,9 @@ LIMITS = Limits(max_batch_size=2, max_input_len=20, max_seq_len=24, max_draft_le
         (20, 4, 3, 0, 3),
     ],
 )
-def test_what_is_left_of_a_request(prompt: int, draft: int, max_tokens: int, kept: int, room: int) -> None:
+def test_validation_trims_drafts_and_tokens_to_the_limits_of_the_engine(
+    prompt: int, draft: int, max_tokens: int, kept: int, room: int
+) -> None:
     valid = validate(Request([1] * prompt, max_tokens, draft_token_ids=[2] * draft), LIMITS)
     assert (valid.prompt_len, len(valid.draft_token_ids), valid.max_tokens) == (prompt, kept, room)
 

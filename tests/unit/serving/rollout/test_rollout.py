@@ -92,7 +92,7 @@ def test_a_file_says_a_state_and_may_say_more(mode: Any, share: float) -> None:
         ('{"version": 1, "mode": "shadow", "share": 1e999}', "share is inf"),
     ],
 )
-def test_what_cannot_be_followed_is_said(text: str, problem: str) -> None:
+def test_a_malformed_rollout_is_refused_with_the_reason(text: str, problem: str) -> None:
     with pytest.raises(RolloutError, match=problem.replace("[", r"\[")):
         parse(text)
 
@@ -141,7 +141,7 @@ def test_a_config_map_is_swapped_under_its_path(tmp_path: Path) -> None:
     assert [file.look(), file.look()] == [RolloutReading(RolloutState("shadow", 0.5)), None]
 
 
-def test_what_cannot_be_read_is_a_problem_and_no_exception(tmp_path: Path) -> None:
+def test_an_unreadable_rollout_file_is_reported_as_a_problem_without_an_exception(tmp_path: Path) -> None:
     path = tmp_path / "rollout.json"
     path.mkdir()
     reading = RolloutFile(path).look()

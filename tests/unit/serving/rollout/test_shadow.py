@@ -96,7 +96,7 @@ def counted(stats: Stats) -> SpeculationCounts:
 @pytest.mark.parametrize(
     "agreement", [0.8, *(pytest.param(agreement, marks=pytest.mark.sweep) for agreement in (0.0, 1.0))]
 )
-def test_it_counts_what_speculation_counts(
+def test_shadow_drafts_are_counted_as_real_speculation_would_count_them(
     tokenizer: Tokenizer, cases: Cases, method: Drafting | None, agreement: float
 ) -> None:
     """A draft that takes a thousandth of a step is never too late, so each round has its like."""

@@ -50,7 +50,7 @@ def read(**values: npt.ArrayLike) -> EngineRequest:
         Request([3], 1, guide=Guide(GuideType.REGEX, "é+")),
     ],
 )
-def test_what_the_coordinator_asks_is_what_is_understood(request_: Request) -> None:
+def test_an_engine_model_reads_every_request_as_the_coordinator_wrote_it(request_: Request) -> None:
     prompt = request_.input_token_ids
     valid = Valid(Text(prompt), len(prompt), [*request_.draft_token_ids], request_.max_tokens)
 
@@ -77,7 +77,7 @@ def test_temperature_alone_is_greedy_as_in_tensorrt_llm() -> None:
     assert read(runtime_top_k=[0], runtime_top_p=[0.0]).request.sampling.is_greedy
 
 
-def test_what_nvidias_coordinator_always_sends_asks_for_nothing() -> None:
+def test_empty_defaults_that_nvidias_coordinator_sends_change_no_request() -> None:
     asked = read(
         bad_words_list=np.array([[[0], [-1]]], np.int32),  # of [""], the usual curl line's
         stop_words_list=np.zeros([1, 2, 0], np.int32),
@@ -109,7 +109,9 @@ def test_what_nvidias_coordinator_always_sends_asks_for_nothing() -> None:
         ("guided_decoding_guide_type", [[b"\xff"]]),
     ],
 )
-def test_what_it_cannot_do_is_refused(name: str, value: npt.ArrayLike) -> None:
+def test_tensors_that_ask_an_engine_model_for_the_unsupported_are_refused(
+    name: str, value: npt.ArrayLike
+) -> None:
     with pytest.raises(RequestError, match=name):
         read(**{name: value})
 
@@ -157,7 +159,7 @@ def test_numbers_come_when_asked_for() -> None:
     }
 
 
-def test_log_probs_are_of_one_beam() -> None:
+def test_log_probabilities_are_returned_in_the_shape_of_one_beam() -> None:
     asked = read(return_log_probs=[True])
     arrays = response_arrays(asked, [5, 6], [-0.5, -0.25])
 

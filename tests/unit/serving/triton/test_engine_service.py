@@ -127,7 +127,9 @@ def test_a_client_that_leaves_takes_its_work_with_it(serve: Serve) -> None:
     assert len(heard(client)) < 250
 
 
-def test_triton_is_asked_in_turn_and_not_for_long(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_answers_of_triton_about_departed_clients_do_not_hold_up_text(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However slow it answers, nobody waits long for text, and who has left is found."""
     asked: list[QueueClient] = []
 

@@ -35,13 +35,13 @@ def test_a_missing_parameter_is_named() -> None:
 
 
 @pytest.mark.parametrize("text", ["three", "-1", "1.5"])
-def test_what_is_not_a_number_is_named(text: str) -> None:
+def test_a_parameter_that_is_not_a_number_is_named(text: str) -> None:
     with pytest.raises(EngineLoadError, match=rf"num_draft_tokens: '{text}' .* is not a number$"):
         load({"engine_backend": "torch", "num_draft_tokens": text}, Path())
 
 
 @pytest.mark.parametrize("text", ["4", "[4]", '{"few": 4}', '{"1": null}', "{1: 4}"])
-def test_what_is_no_schedule_is_named(text: str) -> None:
+def test_a_parameter_that_is_not_a_draft_schedule_is_named(text: str) -> None:
     with pytest.raises(EngineLoadError, match=r"draft_schedule: .* is not a schedule, such as"):
         Parameters({"draft_schedule": text}, Path()).schedule("draft_schedule")
 

@@ -29,7 +29,7 @@ def test_chunks_arrive_in_order(sender: Sender) -> None:
     assert client.heard[-1].completion is DONE
 
 
-def test_what_comes_during_a_send_goes_out_together(sender: Sender) -> None:
+def test_text_put_during_a_send_goes_out_as_one_chunk(sender: Sender) -> None:
     client = FakeClient()
     client.may_send.clear()
     outbox = sender.open(client, lambda: None)
@@ -134,7 +134,7 @@ def test_a_client_that_leaves_is_noticed_once(sender: Sender, ticks: threading.S
     assert leaves == [1]
 
 
-def test_triton_is_asked_in_turn_and_not_for_long(sender: Sender, ticks: threading.Semaphore) -> None:
+def test_the_outbox_asks_triton_about_each_client_in_turn(sender: Sender, ticks: threading.Semaphore) -> None:
     asked: list[FakeClient] = []
 
     class Slow(FakeClient):

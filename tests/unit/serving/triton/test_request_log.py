@@ -17,7 +17,7 @@ from trtspec.serving.triton.requests import ResponseOptions
 from trtspec.serving.triton.responses import Code, Failure
 
 
-def test_what_becomes_of_requests_is_counted_and_logged(
+def test_every_request_that_ends_is_counted_and_logged_with_its_outcome(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "trtspec")

@@ -43,7 +43,7 @@ def test_a_prompt_alone_has_defaults() -> None:
     assert read(tensors(text_input="é".encode()), {}) == (CompletionRequest("é"), ResponseOptions())
 
 
-def test_a_prompt_may_be_token_ids() -> None:
+def test_the_triton_service_accepts_a_prompt_of_token_ids() -> None:
     completion, wanted = read(tensors(input_ids=[5, 70000, 0]), {})
     assert (completion, wanted) == (CompletionRequest(prompt_token_ids=[5, 70000, 0]), ResponseOptions())
     told = refusal(input_ids=[5], exclude_input_in_output=False)
@@ -110,7 +110,7 @@ def test_values_are_plain_python() -> None:
     assert kinds == [int, float, bool]
 
 
-def test_what_asks_for_nothing_is_accepted() -> None:
+def test_the_triton_service_accepts_tensors_with_neutral_values() -> None:
     neutral = {tensor.name: tensor.only[0] for tensor in INPUTS if tensor.only}
     neutral = {name: value.encode() if isinstance(value, str) else value for name, value in neutral.items()}
 
@@ -118,7 +118,7 @@ def test_what_asks_for_nothing_is_accepted() -> None:
     assert read(given, {}) == (CompletionRequest("a"), ResponseOptions())
 
 
-def test_what_is_not_implemented_is_refused() -> None:
+def test_the_triton_service_refuses_tensors_that_are_not_implemented() -> None:
     assert refusal(text_input=b"a", beam_width=4) == (
         "beam_width is 4; it must be 1, since anything else is not implemented"
     )

@@ -48,7 +48,7 @@ def test_the_last_has_the_counts_that_are_wanted() -> None:
     assert {array.shape for array in made.values()} == {(1, 1)}
 
 
-def test_what_no_engine_tells_is_left_out() -> None:
+def test_an_unknown_number_of_cached_tokens_is_left_out_of_the_response() -> None:
     chunk = TextChunk("", replace(DONE, num_cached_tokens=None))
     assert "num_cached_tokens" not in arrays(chunk, EVERYTHING)
 
@@ -63,7 +63,7 @@ def test_one_of_several_says_which_it_is() -> None:
     assert (made.tolist(), made.dtype) == ([[2]], np.dtype("int32"))
 
 
-def test_log_probs_are_of_one_beam() -> None:
+def test_log_probabilities_have_the_shape_of_one_beam() -> None:
     made = arrays(
         TextChunk("a", log_probs=[LogProb(-0.5), LogProb(-0.25)], token_ids=[7, 8]), ResponseOptions()
     )

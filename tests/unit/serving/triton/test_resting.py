@@ -58,7 +58,7 @@ def test_one_stream_alone_rests_for_less_than_a_step(sender: Sender) -> None:
 @pytest.mark.parametrize(
     ("end", "texts"), [(TextChunk("c", DONE), ["abc"]), (TextChunk(failure=TROUBLE), ["ab", ""])]
 )
-def test_of_many_each_rests_behind_a_response_but_begins_and_ends_at_once(
+def test_each_of_many_streams_rests_behind_a_response_but_begins_and_ends_at_once(
     sender: Sender, end: TextChunk, texts: list[str]
 ) -> None:
     """A failure has no text of its own, so what was said until then goes before it."""
@@ -121,7 +121,7 @@ def test_sequences_that_have_ended_leave_the_rests_of_the_others_as_long(
     assert client.heard[before].text == "y"
 
 
-def test_what_comes_during_a_rest_goes_out_behind_it_and_what_comes_later_at_once(
+def test_text_that_comes_during_a_rest_is_sent_behind_it_and_later_text_at_once(
     clock: HandClock, sender: Sender
 ) -> None:
     streams = Streams(sender, 2)

@@ -48,7 +48,7 @@ def test_one_answer_or_a_stream_are_the_same_text(serve: Serve) -> None:
     assert whole.heard[0].completion.num_output_tokens == 400
 
 
-def test_it_follows_the_file_of_a_roll_out(serve: Serve, tmp_path: Path) -> None:
+def test_the_service_follows_changes_of_the_rollout_file(serve: Serve, tmp_path: Path) -> None:
     """The first look is before the first request, the others every second, on another thread."""
     service, _ = serve()
     path, named, texts = tmp_path / "rollout.json", replace(ENDLESS, num_draft_tokens=None), set()

@@ -25,7 +25,7 @@ def words(pair_recipe: Path, tmp_path: Path) -> tuple[object, ...]:
     return ("distill", pair_recipe, *rest, "--output", tmp_path / "out")
 
 
-def test_it_says_what_came_of_it_and_which_line_to_change(
+def test_distill_prints_the_change_in_acceptance_and_the_line_to_edit(
     words: tuple[object, ...], tmp_path: Path, pair_recipe: Path
 ) -> None:
     said = trtspec(*words)
@@ -83,7 +83,9 @@ def test_a_head_and_the_recipe_that_drafts_with_it(
         (("--answers", "b.jsonl", "--url", "http://127.0.0.1:1"), "are not requested again"),
     ],
 )
-def test_what_does_not_go_together(options: tuple[str, ...], problem: str, pair_recipe: Path) -> None:
+def test_distill_refuses_options_that_exclude_each_other(
+    options: tuple[str, ...], problem: str, pair_recipe: Path
+) -> None:
     said = trtspec("distill", pair_recipe, *options)
     assert said.returncode == 2
     assert problem in " ".join(said.stderr.split())

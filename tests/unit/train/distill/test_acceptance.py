@@ -35,7 +35,7 @@ def test_the_interval_holds_the_change_in_19_of_20() -> None:
     assert above_one > 570
 
 
-def test_it_is_that_of_the_bootstrap() -> None:
+def test_the_interval_of_a_change_agrees_with_the_bootstrap() -> None:
     before, after = (np.array(side) for side in answers(random.Random(2), 60))
     found = change(*([(int(a), int(b)) for a, b in side] for side in (before, after)))
 
@@ -47,7 +47,7 @@ def test_it_is_that_of_the_bootstrap() -> None:
     assert found.high == pytest.approx(high, abs=0.012)
 
 
-def test_what_says_nothing() -> None:
+def test_too_few_answers_give_an_interval_without_an_upper_end() -> None:
     assert change([(0, 9), (0, 9)], [(3, 9), (1, 9)]).high == math.inf
     alone = change([(3, 9)], [(6, 9)])
     assert (alone.value, alone.low, alone.high) == (2.0, 0.0, math.inf)

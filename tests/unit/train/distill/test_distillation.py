@@ -54,7 +54,7 @@ def rounds(agrees: list[list[bool]], length: int) -> tuple[int, int, int]:
     return accepted, reached, drafted
 
 
-def test_it_learns_the_language(toy: DistillationOptions, run: Run) -> None:
+def test_a_distilled_draft_learns_the_language_of_its_target(toy: DistillationOptions, run: Run) -> None:
     found = run(toy)
 
     assert found.before
@@ -76,7 +76,7 @@ def test_it_learns_the_language(toy: DistillationOptions, run: Run) -> None:
     assert record["settings"]["learning_rate"] == SETTINGS.learning_rate
 
 
-def test_what_was_trained_leaves_memory_before_it_is_measured(
+def test_the_trained_draft_leaves_memory_before_acceptance_is_measured(
     toy: DistillationOptions, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[weakref.ref[nn.Module]] = []
@@ -192,7 +192,7 @@ def test_a_tenth_is_held_out_where_nothing_is_named(toy: DistillationOptions, ru
     assert not learned & kept
 
 
-def test_what_bench_asked_twice_counts_once(toy: DistillationOptions, run: Run) -> None:
+def test_answers_that_bench_recorded_twice_are_learned_once(toy: DistillationOptions, run: Run) -> None:
     for file, count in ((toy.answers, 8), (Path(str(toy.held_out)), 6)):
         assert file
         lines = file.read_text().splitlines(keepends=True)[:count]

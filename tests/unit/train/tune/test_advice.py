@@ -58,7 +58,7 @@ def test_a_category_below_a_bound_is_called_out(right: float, bound: float) -> N
     assert "trtspec distill" in str(advice)
 
 
-def test_what_is_better_in_that_category_is_named() -> None:
+def test_the_advice_names_the_candidate_that_is_better_in_that_category() -> None:
     (advice,) = found(stood(OWN, 0.98, 0.45), stood(OTHER, 0.3, 0.8)).advice
     assert "some/other with K = " in advice.repairs[0]
 

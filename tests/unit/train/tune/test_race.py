@@ -63,7 +63,7 @@ def test_costs_that_are_unsure_leave_nobody() -> None:
     assert unsure.bound is None
 
 
-def test_what_answers_have_in_common_does_not_blur_a_comparison() -> None:
+def test_variation_that_all_answers_share_does_not_blur_a_comparison() -> None:
     found = run(answers(100), costs(0.1, error=0.2), 1.0, Drafting(0.8))
     by_length = {score.length: score for score in found.scores}
     same = compare(found, found, (4, 4))

@@ -136,7 +136,7 @@ def test_a_prompt_that_may_be_answered_longer_now_is_asked_again(pair_recipe: Pa
 
 
 @pytest.mark.usefixtures("cheap")
-def test_what_was_measured_before_an_interrupt_is_kept(
+def test_measurements_of_tune_before_an_interrupt_are_kept(
     pair_recipe: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choices, asked = TeacherForcing.choices, list[object]()

@@ -144,7 +144,7 @@ def test_sampling_from_all_tokens_says_so() -> None:
     assert "runtime_top_k" not in inputs
 
 
-def test_a_ban_that_the_engine_would_skip_is_refused() -> None:
+def test_the_triton_executor_refuses_a_ban_that_the_engine_would_skip() -> None:
     async def main() -> None:
         executor = BlsExecutor(Model(), replace(LIMITS, never_banned=range(1)))
         await AsyncExecutor(executor).answer(Request(PROMPT, 1, bad_words=[[0, 4], [4, 0]]), math.inf)
@@ -153,7 +153,7 @@ def test_a_ban_that_the_engine_would_skip_is_refused() -> None:
         asyncio.run(main())
 
 
-def test_what_has_no_tensor_is_refused() -> None:
+def test_a_sampling_setting_without_a_tensor_is_refused() -> None:
     with pytest.raises(EngineFailure, match="the engine ignores min_p"):
         ask(Model(), Request(PROMPT, 1, sampling=SamplingConfig(temperature=0.5, min_p=0.1)))
 
@@ -241,7 +241,7 @@ def test_a_piece_that_is_too_short_ends_the_stream() -> None:
     assert (texts, reason) == ([[10], [11], []], FinishReason.END_ID)
 
 
-def test_what_counts_generated_tokens_is_one_request() -> None:
+def test_a_penalty_that_counts_generated_tokens_makes_the_text_one_request() -> None:
     sampling = SamplingConfig(presence_penalty=0.5)
     model = Model(said(10, 11, 12))
 
@@ -296,7 +296,7 @@ def test_a_stop_that_fails_ends_no_other() -> None:
     assert all("stop" in inputs for inputs in asyncio.run(main()))
 
 
-def test_what_has_not_begun_is_never_sent() -> None:
+def test_requests_that_have_not_begun_are_never_sent_after_shutdown() -> None:
     async def main() -> tuple[list[Response], Model]:
         model = Model()
         executor = BlsExecutor(model, LIMITS)

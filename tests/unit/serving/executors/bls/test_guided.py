@@ -91,7 +91,7 @@ def test_a_guided_stream_is_one_request_with_the_text_of_the_engine(
         ("min_tokens", replace(GUIDED, sampling=SamplingConfig(min_tokens=2))),
     ],
 )
-def test_what_nvidias_backend_would_leave_out_is_refused(
+def test_a_guided_request_that_nvidias_backend_would_misread_is_refused(
     run: Run, tokenizer: Tokenizer, engine_dir: Path, field: str, request_: CompletionRequest
 ) -> None:
     """It takes a type that it does not know for no guide at all."""

@@ -33,7 +33,7 @@ def folder(tmp_path: Path, model: PreTrainedModel) -> Path:
     return write_eagle_engine(tmp_path / "engine", model, TREE.choices, max_seq_len=195)
 
 
-def test_the_runtime_is_told_of_mode_and_tree(trtllm: Any, folder: Path) -> None:
+def test_the_runtime_is_given_the_eagle_mode_and_the_tree(trtllm: Any, folder: Path) -> None:
     load(trtllm, folder, TREE)
     config = trtllm.Executor.MADE[-1].config.decoding_config
     assert config.decoding_mode.isEagle()
@@ -42,7 +42,9 @@ def test_the_runtime_is_told_of_mode_and_tree(trtllm: Any, folder: Path) -> None
     assert (told.greedy_sampling, told.posterior_threshold, told.use_dynamic_tree) == (True, None, False)
 
 
-def test_the_text_is_the_models_and_comes_in_steps(trtllm: Any, folder: Path, model: PreTrainedModel) -> None:
+def test_an_eagle_engine_gives_the_text_of_the_model_whole_and_streamed(
+    trtllm: Any, folder: Path, model: PreTrainedModel
+) -> None:
     text = greedy(model, 40)
     executor = load(trtllm, folder, TREE)
     whole, streamed = said(executor, Request(PROMPT, 40), Request(PROMPT, 40, streaming=True))
@@ -74,7 +76,9 @@ def test_the_cache_has_the_heads_layer_too(folder: Path, tmp_path: Path, model: 
         {"draft_token_ids": [1, 2]},
     ],
 )
-def test_what_it_would_not_do_is_refused(trtllm: Any, folder: Path, changes: dict[str, Any]) -> None:
+def test_requests_that_an_eagle_engine_would_answer_wrongly_are_refused(
+    trtllm: Any, folder: Path, changes: dict[str, Any]
+) -> None:
     ((response,),) = said(load(trtllm, folder, TREE), Request(PROMPT, 8, **changes))
     assert response.error
     assert trtllm.Executor.MADE[-1].requests == []
@@ -88,7 +92,7 @@ def test_what_it_would_not_do_is_refused(trtllm: Any, folder: Path, changes: dic
         (MedusaTree(TREE.choices), "medusa_choices: .* mode 32 with max_draft_len 63, and this is of mode 4"),
     ],
 )
-def test_another_tree_is_refused_before_anything_is_loaded(
+def test_an_eagle_engine_with_another_tree_is_refused_before_it_is_loaded(
     trtllm: Any, folder: Path, tree: Any, problem: str
 ) -> None:
     with pytest.raises(EngineLoadError, match=problem):

@@ -53,7 +53,7 @@ def test_memory(write: Any) -> None:
 
 
 @pytest.mark.parametrize(("window", "told"), [(None, None), (16, 16), (127, 127), (128, None), (4096, None)])
-def test_a_sliding_window_is_one_that_a_text_can_leave(
+def test_an_engine_on_disk_has_a_sliding_window_only_if_a_text_can_outgrow_it(
     write: Any, window: int | None, told: int | None
 ) -> None:
     folder = write(model=tiny_model("mistral", sliding_window=window))

@@ -143,7 +143,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("field", REFUSED)
-def test_what_would_end_or_derail_the_engine_never_reaches_it(
+def test_a_guided_request_that_would_end_or_derail_the_engine_never_reaches_it(
     run: Run, load: Load, guides: Guides, tokenizer: Tokenizer, trtllm: Any, field: str
 ) -> None:
     async def main() -> None:

@@ -44,7 +44,7 @@ def folder(tmp_path: Path, model: PreTrainedModel) -> Path:
         (2, 2, 1, 2),
     ],
 )
-def test_what_a_step_drafts(
+def test_the_lookahead_sizes_give_the_number_of_tokens_that_a_step_drafts(
     window_size: int, ngram_size: int, verification_set_size: int, drafts: int
 ) -> None:
     assert LookaheadSizes(window_size, ngram_size, verification_set_size).num_drafted == drafts
@@ -59,7 +59,9 @@ def test_the_runtime_is_told_of_mode_and_sizes(trtllm: Any, folder: Path) -> Non
     assert told == (4, 3, 4)
 
 
-def test_the_text_is_the_models_and_comes_in_steps(trtllm: Any, folder: Path, model: PreTrainedModel) -> None:
+def test_a_lookahead_engine_streams_the_greedy_text_of_its_model_in_steps(
+    trtllm: Any, folder: Path, model: PreTrainedModel
+) -> None:
     text = greedy(model, 40)
     executor = load(trtllm, folder, SIZES)
     whole, streamed = said(executor, Request(PROMPT, 40), Request(PROMPT, 40, streaming=True))
@@ -68,7 +70,7 @@ def test_the_text_is_the_models_and_comes_in_steps(trtllm: Any, folder: Path, mo
     assert max(len(response.token_ids) for response in streamed) <= SIZES.ngram_size
 
 
-def test_a_text_leaves_room_for_a_draft(trtllm: Any, folder: Path) -> None:
+def test_the_limits_of_a_lookahead_engine_leave_room_for_its_drafts(trtllm: Any, folder: Path) -> None:
     limits = load(trtllm, folder, SIZES).limits
     assert (limits.max_seq_len, limits.max_draft_len) == (128, 0)
     assert read_limits(folder) == limits
@@ -85,7 +87,9 @@ def test_a_text_leaves_room_for_a_draft(trtllm: Any, folder: Path) -> None:
         {"draft_token_ids": [1, 2]},
     ],
 )
-def test_what_it_would_not_do_is_refused(trtllm: Any, folder: Path, changes: dict[str, Any]) -> None:
+def test_a_lookahead_engine_refuses_requests_that_it_would_not_follow(
+    trtllm: Any, folder: Path, changes: dict[str, Any]
+) -> None:
     ((response,),) = said(load(trtllm, folder, SIZES), Request(PROMPT, 8, **changes))
     assert response.error
     assert trtllm.Executor.MADE[-1].requests == []

@@ -83,7 +83,7 @@ def greedy(model: PreTrainedModel, count: int, bias: dict[int, float] | None = N
     return text[len(PROMPT) :]
 
 
-def test_the_runtime_is_told_of_mode_and_tree(trtllm: Any, folder: Path) -> None:
+def test_the_runtime_receives_the_medusa_mode_and_the_choices_of_the_tree(trtllm: Any, folder: Path) -> None:
     load(trtllm, folder)
     config = trtllm.Executor.MADE[-1].config.decoding_config
     assert config.decoding_mode.isMedusa()
@@ -95,7 +95,9 @@ def test_other_engines_are_told_of_none(trtllm: Any, tmp_path: Path, model: PreT
     assert trtllm.Executor.MADE[-1].config.decoding_config is None
 
 
-def test_the_text_is_the_models_and_comes_in_steps(trtllm: Any, folder: Path, model: PreTrainedModel) -> None:
+def test_a_medusa_engine_streams_the_greedy_text_of_its_model_in_steps(
+    trtllm: Any, folder: Path, model: PreTrainedModel
+) -> None:
     text = greedy(model, 40)
     executor = load(trtllm, folder)
     whole, streamed = said(executor, Request(PROMPT, 40), Request(PROMPT, 40, streaming=True))
@@ -121,7 +123,7 @@ def test_a_bias_is_the_targets(trtllm: Any, folder: Path, model: PreTrainedModel
     assert response.token_ids == greedy(model, 12, bias)
 
 
-def test_a_text_leaves_room_for_a_draft(trtllm: Any, folder: Path) -> None:
+def test_the_limits_of_a_medusa_engine_leave_room_for_its_tree(trtllm: Any, folder: Path) -> None:
     """Of 191 tokens 63 are those of the tree, whether an engine is asked in this process or not."""
     limits = load(trtllm, folder).limits
     assert (limits.max_seq_len, limits.max_input_len, limits.max_draft_len) == (128, 127, 0)
@@ -145,7 +147,9 @@ def test_a_text_leaves_room_for_a_draft(trtllm: Any, folder: Path) -> None:
         {"guide": Guide(GuideType.JSON), "end_id": 2},
     ],
 )
-def test_what_it_would_not_do_is_refused(trtllm: Any, folder: Path, changes: dict[str, Any]) -> None:
+def test_a_medusa_engine_refuses_requests_that_it_would_not_follow(
+    trtllm: Any, folder: Path, changes: dict[str, Any]
+) -> None:
     executor = load(trtllm, folder)
     ((response,),) = said(executor, Request(PROMPT, 8, **changes))
     assert response.error
@@ -171,7 +175,7 @@ def test_guides_are_not_followed(trtllm: Any, folder: Path) -> None:
         (LookaheadSizes(7, 7, 5), r"lookahead_window_size: 7, 7, 5: .* mode 4 .* this is of mode 8 with 71"),
     ],
 )
-def test_another_tree_is_refused_before_anything_is_loaded(
+def test_a_medusa_engine_with_another_tree_is_refused_before_it_is_loaded(
     trtllm: Any, folder: Path, tree: Any, problem: str
 ) -> None:
     with pytest.raises(EngineLoadError, match=problem):
@@ -186,7 +190,7 @@ def test_a_tree_for_an_engine_without_heads(trtllm: Any, tmp_path: Path, model: 
         load(trtllm, write_trtllm_engine(tmp_path / "plain", model), TREE)
 
 
-def test_what_the_runtime_checks_itself_is_said(trtllm: Any, folder: Path) -> None:
+def test_a_medusa_tree_that_the_runtime_rejects_is_reported_in_its_words(trtllm: Any, folder: Path) -> None:
     change_config(folder, "pretrained_config", num_medusa_heads=2)
     with pytest.raises(EngineLoadError, match="Choices require larger maxPathLen than the engine"):
         load(trtllm, folder)

@@ -124,7 +124,7 @@ class TestRequests:
             (SamplingConfig(temperature=0.7, top_k=0, top_p=0.9, seed=8), 0, 0.9, 0.7, 8),
         ],
     )
-    def test_sampling(
+    def test_the_bindings_are_told_the_sampling_of_a_request(
         self,
         load: Load,
         trtllm: Any,
@@ -149,7 +149,9 @@ class TestRequests:
             2,
         )
 
-    def test_a_ban_that_the_engine_would_skip_is_refused(self, load: Load, trtllm: Any, final: Ask) -> None:
+    def test_the_in_process_executor_refuses_a_ban_that_the_engine_would_skip(
+        self, load: Load, trtllm: Any, final: Ask
+    ) -> None:
         words = [[0, 4], [7]]
         assert self.ask(load, trtllm, Request([1], 4, bad_words=words)).bad_words == words
 
@@ -172,14 +174,14 @@ class TestRequests:
 
 
 class TestErrors:
-    def test_of_loading_are_one_line(self, load: Load, engine: TrtLlmEngine) -> None:
+    def test_an_error_of_loading_an_engine_is_one_line(self, load: Load, engine: TrtLlmEngine) -> None:
         (engine.folder / "config.json").unlink()
         with pytest.raises(EngineLoadError) as caught:
             load()
         problem = f"Assertion failed: File does not exist: {engine.folder / 'config.json'}"
         assert (caught.value.subject, caught.value.problem) == (str(engine.folder), problem)
 
-    def test_of_the_engine_are_one_line_and_harm_no_other(
+    def test_an_error_of_the_engine_is_one_line_and_harms_no_other_request(
         self, load: Load, engine: TrtLlmEngine, final: Ask
     ) -> None:
         """The engine is believed to take more than it does."""
@@ -197,7 +199,7 @@ class TestErrors:
         assert (refused.token_ids, refused.is_final) == ([], True)
         assert len(served.token_ids) == 4
 
-    def test_what_the_bindings_do_not_take(self, load: Load, final: Ask) -> None:
+    def test_a_value_that_the_bindings_reject_fails_its_request_alone(self, load: Load, final: Ask) -> None:
         async def main() -> tuple[Response, Response]:
             executor = load()
             wrong = await final(executor, Request([1], 4, sampling=SamplingConfig(top_k=2**31)))
@@ -210,7 +212,9 @@ class TestErrors:
         )
         assert right.error is None
 
-    def test_of_a_listener_harm_no_other_response_of_the_iteration(self, load: Load, trtllm: Any) -> None:
+    def test_an_error_of_a_listener_harms_no_other_response_of_the_iteration(
+        self, load: Load, trtllm: Any
+    ) -> None:
         async def main() -> tuple[list[Response], list[Exception]]:
             errors: list[Exception] = []
             heard: list[Response] = []
@@ -258,7 +262,9 @@ class TestAnEngineThatDies:
     async def ask(self, executor: Executor, final: Ask) -> Response:
         return await final(executor, Request([1], 4))
 
-    def test_what_is_cancelled_then_is_cancelled_here_alone(self, load: Load, trtllm: Any) -> None:
+    def test_a_request_of_a_dead_engine_is_cancelled_without_the_engine(
+        self, load: Load, trtllm: Any
+    ) -> None:
         """The engine's end is known, and those that wait have not been told yet."""
 
         async def main() -> list[Response]:

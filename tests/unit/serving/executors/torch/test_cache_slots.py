@@ -85,7 +85,7 @@ def test_a_text_that_would_lose_its_tail_is_copied_from() -> None:
     assert take(slots, [*LONG, 3]) == SlotLease(1, 300)
 
 
-def test_of_many_that_begin_alike_few_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_prefix_is_found_by_comparing_only_a_few_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """As texts do that share the prompt of a system."""
     slots, compared = filled(*([*LONG, number, 7, 7] for number in range(100))), list[Slot]()
     common = Slot.common
@@ -119,7 +119,7 @@ def test_the_same_text_twice_at_once() -> None:
     assert slots.take(text, 300, [], 301) == SlotLease(2, 299)
 
 
-def test_what_a_busy_slot_has_not_computed_is_not_there() -> None:
+def test_tokens_that_a_busy_slot_has_not_computed_are_not_copied() -> None:
     slots = CacheSlots(ROOM)
     slots.grow(granted(take(slots, LONG)).slot, 10)
     assert take(slots, LONG) == SlotLease(2, 0)
@@ -252,7 +252,7 @@ def test_a_slot_that_others_need_is_copied_once() -> None:
     assert slots.headed(lease.slot) == 79
 
 
-def test_what_a_head_has_read_of_another_text_counts_as_far_as_they_are_alike() -> None:
+def test_a_head_keeps_its_rows_of_the_prefix_that_two_texts_share() -> None:
     """But for the last position, whose row is made of the token behind it."""
     slots, text = CacheSlots(ROOM), Text(LONG[:50])
     slot = verified(slots, text)

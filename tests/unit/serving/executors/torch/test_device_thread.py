@@ -59,7 +59,7 @@ def run(main: Callable[[DeviceThread, list[str]], Awaitable[object]]) -> list[st
     return log
 
 
-def test_what_is_posted_together_is_there_before_the_first_step() -> None:
+def test_work_posted_together_arrives_before_the_first_step_of_any_engine() -> None:
     async def main(device_thread: DeviceThread, log: list[str]) -> None:
         done = asyncio.Event()
         draft, target = Engine(device_thread, log, "draft"), Engine(device_thread, log, "target")

@@ -40,7 +40,7 @@ def test_reads_the_limits(engine: Path) -> None:
     assert limits.max_input_len == 127
 
 
-def test_an_engine_without_the_mode_verifies_nothing(engine: Path) -> None:
+def test_an_engine_without_a_mode_for_external_drafts_has_a_draft_limit_of_zero(engine: Path) -> None:
     edit(engine, "build_config", speculative_decoding_mode=1)
     assert read_config(engine).limits.max_draft_len == 0
 
@@ -76,7 +76,9 @@ def test_defaults_are_those_of_tensorrt_llm(engine: Path) -> None:
         ("rotary_scaling", {"rope_type": "llama3", "factor": 2.0}, "low_freq_factor"),
     ],
 )
-def test_what_cannot_run_is_refused_by_name(engine: Path, key: str, value: Any, text: str) -> None:
+def test_the_torch_engine_refuses_configurations_that_it_cannot_run_by_name(
+    engine: Path, key: str, value: Any, text: str
+) -> None:
     edit(engine, "pretrained_config", **{key: value})
     with pytest.raises(EngineLoadError, match=text.replace("(", r"\(")):
         TorchExecutor(engine)

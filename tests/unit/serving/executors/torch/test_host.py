@@ -78,12 +78,14 @@ def test_a_system_without_proc(tmp_path: Path) -> None:
     assert look(tmp_path).memory == 10**12
 
 
-def test_what_the_user_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_threads_that_the_user_set_is_read_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert look(tmp_path).omp_num_threads == "3"
 
 
-def test_this_machine() -> None:
+def test_the_look_at_this_machine_finds_processors_and_memory() -> None:
     host = look()
     assert host.cpus >= 1
     assert host.memory > 0
@@ -105,7 +107,7 @@ def test_as_many_as_there_are_processors_for(host: ProcessShare, threads: int) -
     assert host.threads[0] == threads
 
 
-def test_what_other_threads_keep_busy_is_left_to_them() -> None:
+def test_the_threads_of_a_process_leave_out_processors_that_other_threads_keep_busy() -> None:
     assert ProcessShare(8, None, 0, busy=1).threads == (
         7,
         "one for each processor that the process may run on, minus 1 for the threads that drive the GPU",

@@ -53,7 +53,7 @@ class TestFindDevice:
             (2, "cuda:1", "cuda:1"),
         ],
     )
-    def test_what_is_named_or_the_first_gpu(
+    def test_the_device_is_the_named_one_or_the_first_gpu(
         self, gpus: Callable[[int], None], count: int, named: str | None, found: str
     ) -> None:
         gpus(count)
@@ -256,7 +256,7 @@ def test_the_budget_knows_what_is_held_once(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("change", ["one bit", "dtype", "none"])
-def test_what_differs_by_one_bit_is_held_twice(tmp_path: Path, change: str) -> None:
+def test_two_engines_share_only_weights_that_agree_in_every_bit(tmp_path: Path, change: str) -> None:
     same = tiny_llama(1)
     folders = [write_engine(tmp_path / "target", same), tmp_path / "draft"]
     if change == "one bit":

@@ -157,7 +157,7 @@ def test_presence_and_frequency_penalties_are_those_of_openai() -> None:
     "penalties",
     [{"frequency_penalty": -3e38}, {"presence_penalty": -math.inf}, {"repetition_penalty": 1e-60}],
 )
-def test_what_is_forbidden_stays_so_under_any_penalty(penalties: dict[str, float]) -> None:
+def test_a_forbidden_token_stays_forbidden_under_any_penalty(penalties: dict[str, float]) -> None:
     logits = torch.randn(1, 50)
     logits[0, [3, 5]] = -math.inf
     penalized(SamplingConfig(**penalties), [3, 5, 3], []).change(logits)  # type: ignore[arg-type]

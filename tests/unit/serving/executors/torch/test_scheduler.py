@@ -34,7 +34,7 @@ def test_a_prompt_a_verification_and_a_decoding_share_a_step() -> None:
     }
 
 
-def test_what_goes_on_goes_before_prompts() -> None:
+def test_the_scheduler_serves_running_texts_before_prompts() -> None:
     decoding, verification = sequence(5, computed=5, generated=1), sequence(30, draft=6, computed=29)
     assert plan(sequence(90), decoding, verification, max_rows=50) == {0: (50 - 8, 0), 1: (1, 1), 2: (7, 7)}
 

@@ -59,7 +59,9 @@ async def rounds(
     [("llama", name) for name in FORMATS]
     + [case(family, name, often=(family, name) in OFTEN) for family in GEMMAS for name in FORMATS],
 )
-def test_it_proposes_what_transformers_does(tmp_path: Path, family: str, name: str) -> None:
+def test_heads_propose_the_same_tokens_as_transformers_modules(
+    tmp_path: Path, family: str, name: str
+) -> None:
     """For three texts at once, from round to round; nothing before the target has read the prompt.
 
     A Gemma scales its embedding, which the head reads as it is stored, and bounds its logits, here so that

@@ -87,7 +87,9 @@ def error(found: Tensor, expected: Tensor) -> float:
 
 @pytest.mark.parametrize("texts", TEXTS)
 @pytest.mark.parametrize("dtype", BOUNDS)
-def test_of_every_kind_of_elements(tmp_path: Path, texts: str, dtype: torch.dtype) -> None:
+def test_attention_in_place_is_accurate_for_every_element_type(
+    tmp_path: Path, texts: str, dtype: torch.dtype
+) -> None:
     step = Step(config_of(tmp_path, dtype=dtype), TEXTS[texts])
     assert error(step.attend(), step.expected()) <= BOUNDS[dtype]
 
@@ -104,7 +106,9 @@ def test_of_every_kind_of_elements(tmp_path: Path, texts: str, dtype: torch.dtyp
         {"head_dim": 6},
     ],
 )
-def test_of_every_shape(tmp_path: Path, texts: str, shape: dict[str, Any]) -> None:
+def test_attention_in_place_is_accurate_for_every_shape_of_heads(
+    tmp_path: Path, texts: str, shape: dict[str, Any]
+) -> None:
     step = Step(config_of(tmp_path, **shape), TEXTS[texts])
     assert error(step.attend(), step.expected()) <= BOUNDS[torch.float32]
 
@@ -140,7 +144,9 @@ def test_new_keys_and_values_are_written_and_nothing_else(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 @pytest.mark.parametrize("kind", ["query", "key", "value"])
-def test_what_is_no_number_shows(tmp_path: Path, wrong: float, kind: str) -> None:
+def test_attention_keeps_a_broken_value_visible_in_its_own_text_alone(
+    tmp_path: Path, wrong: float, kind: str
+) -> None:
     """A broken row makes its own result nothing, and no other text's."""
     config = config_of(tmp_path, num_attention_heads=1, num_key_value_heads=1)
     step = Step(config, [(90, 2), (90, 2)])

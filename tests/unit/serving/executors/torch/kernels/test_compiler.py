@@ -56,7 +56,9 @@ def test_copies_share_what_is_compiled_until_a_file_changes(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("is_named", [False, True])
-def test_it_is_the_users_alone(home: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool) -> None:
+def test_the_folder_of_compiled_kernels_is_readable_by_its_user_alone(
+    home: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool
+) -> None:
     if is_named:
         monkeypatch.setenv("TRTSPEC_CACHE", str(home / "own"))
     rows.gate.__wrapped__(np.float32)

@@ -44,7 +44,7 @@ def test_a_gate_of_extremes(a: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", STEPS)
-def test_what_is_no_number_shows(dtype: torch.dtype) -> None:
+def test_kernels_of_rows_keep_a_broken_value_visible_in_its_own_row_alone(dtype: torch.dtype) -> None:
     """NaN stays, in its row alone, and rounding does not make it infinite."""
     x = torch.ones(3, 8, dtype=dtype)
     x[1, 2] = float("nan")
