@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from trtspec.client.endpoint import Endpoint
-from trtspec.client.finding import find
+if TYPE_CHECKING:
+    from trtspec.client.endpoint import Endpoint
+
 
 _TIMEOUT_S = 3600.0
 DECAY = 0.8
@@ -64,6 +65,9 @@ class TargetDeployment:
 
     async def connect(self) -> Endpoint:
         """Finds the model, by Triton's API or OpenAI's; raises UnavailableError."""
+        # The extra `serve` has what it needs, and other distillations do without.
+        from trtspec.client.finding import find
+
         return (await find(self.url, self.model, chat=False, timeout_s=_TIMEOUT_S, key=self.key)).endpoint
 
 
