@@ -89,13 +89,10 @@ def look_here(loaded: LoadedRecipe, host: Host, request: PlanRequest) -> PairRep
 
 def _host_obstacle(loaded: LoadedRecipe, host: Host) -> TrtspecError | None:
     """Returns what keeps this machine from building TensorRT-LLM's engines, before a model is looked at."""
-    recipe = loaded.recipe
-    is_built_anywhere = not runner_of(recipe).compiles or recipe.hardware.gpu == gpus.NONE
-    return (
-        None
-        if is_built_anywhere
-        else recipe_obstacle(host, recipe, max(runner_of(recipe).ranks(recipe).values()))
-    )
+    recipe, backend = loaded.recipe, runner_of(loaded.recipe)
+    if not backend.compiles or recipe.hardware.gpu == gpus.NONE:
+        return None
+    return recipe_obstacle(host, recipe, max(backend.ranks(recipe).values()))
 
 
 def _check_disks(made: BuildPlan, undone: Collection[Step], names: Collection[str]) -> None:

@@ -147,13 +147,15 @@ def _memory(machine: Machine, recipe: Recipe | None) -> Finding:
 
 def _loads(machine: Machine, recipe: Recipe) -> dict[int, float]:
     """Bytes of weights on each GPU, by its number in CUDA."""
-    is_served = not runner_of(recipe).builds_engines  # which runs the draft on the target's GPUs
-    count = runner_of(recipe).ranks(recipe)[Role.TARGET] if is_served else recipe.hardware.count
-    placement = place(runner_of(recipe).ranks(recipe), count, recipe.draft_gpus)
+    backend = runner_of(recipe)
+    ranks, is_served = backend.ranks(recipe), not backend.builds_engines
+    # Another engine's server runs the draft on the target's GPUs.
+    count = ranks[Role.TARGET] if is_served else recipe.hardware.count
+    placement = place(ranks, count, recipe.draft_gpus)
     loads: dict[int, float] = {}
     for role, size in _weights(machine, recipe).items():
         for gpu in placement.of(role):
-            loads[gpu] = loads.get(gpu, 0) + size / runner_of(recipe).ranks(recipe)[role]
+            loads[gpu] = loads.get(gpu, 0) + size / ranks[role]
     return loads
 
 
