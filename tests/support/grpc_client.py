@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Generator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import tritonclient.grpc as grpc
+from tritonclient.utils import InferenceServerException
 
 from trtspec.base.errors import ServerError
 from trtspec.client.grpc import to_tensor, to_value
+
+END_S = 240.0
+"""The seconds that a server has for its next response."""
 
 
 class GrpcClient:
@@ -26,9 +31,10 @@ class GrpcClient:
         is_over = False
         try:
             inputs = [to_tensor(name, value) for name, value in values.items()]
-            self._triton.async_stream_infer(self._model_name, inputs, enable_empty_final_response=True)
+            with suppress(InferenceServerException):  # the stream has ended, and its end is heard below
+                self._triton.async_stream_infer(self._model_name, inputs, enable_empty_final_response=True)
             while not is_over:
-                result, error = heard.get()
+                result, error = heard.get(timeout=END_S)
                 if error is not None:
                     raise ServerError(self._url, str(error).partition("\n")[0])
                 response = result.get_response()

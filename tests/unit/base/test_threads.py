@@ -63,3 +63,17 @@ def test_the_first_error_ends_all(broken: str) -> None:
     with pytest.raises(KeyError, match=broken):
         in_threads(work, items(), advance, threads=4)
     assert started < 100_000
+
+
+def test_the_same_of_two_failures_is_raised_whichever_thread_is_faster() -> None:
+    later = threading.Event()
+
+    def work(item: int) -> int:
+        if item == 0:
+            assert later.wait(10)  # item 1 has failed before item 0 does
+            raise KeyError("first")
+        later.set()
+        raise KeyError("later")
+
+    with pytest.raises(KeyError, match="first"):
+        in_threads(work, range(2), lambda _: None, threads=2)
