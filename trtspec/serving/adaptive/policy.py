@@ -112,10 +112,14 @@ class AdaptivePolicy:
     """
 
     def __init__(self, longest: int, schedule: Mapping[int, int]) -> None:
-        self.longest, self.schedule = longest, schedule
+        self.longest, self._schedule = longest, schedule
         self._costs: dict[int, RoundCostModel] = {}
         self._origins: dict[str, OriginStats] = {}
         self.batch = RunningBatch()
+
+    def most(self, load: int) -> int:
+        """Returns the largest K at this load."""
+        return bounded(self.longest, self._schedule, load) if self._schedule else self.longest
 
     def lengths(self, kind: int = 0) -> AdaptiveLengths:
         """Returns the chooser of one completion's K; `kind` is what `kind_of` says of its sampling."""
@@ -154,10 +158,12 @@ class AdaptiveLengths(DraftLengths):
         known = self._policy.origin(origin)
         self._costs = costs = self._policy.costs(load)
         self._probes = trials = known.probes(size)
-        own, most = self._acceptance(origin), bounded(self._policy.longest, self._policy.schedule, load)
+        own, most = self._acceptance(origin), self._policy.most(load)
         share, of_all = self._batch.share(load), known.acceptance(self._kind, load, now)
         tokens = partial(expected_tokens, own, of_all, most, load, share)
-        seconds = costs.seconds(origin)[: most + 1]
+        seconds = costs.seconds(origin)
+        if most < self._policy.longest:
+            seconds = seconds[: most + 1]
         length = min(known.best(load, tokens, seconds) if seconds else known.first(size), most)
         costs.use(origin, length)
         # The first round is not measured, and while bursts run K cannot change for all.

@@ -5,7 +5,7 @@ clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 FIRST = 4
 """The K before any measurement."""
@@ -29,8 +29,7 @@ LEAST_S, MOST_S = 0.5, 30.0
 """The seconds between two probes, at least and at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadOutlook:
+class LoadOutlook(NamedTuple):
     """The estimates for one load."""
 
     best: int

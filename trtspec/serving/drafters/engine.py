@@ -48,7 +48,8 @@ class EngineSource:
         self._engine.reap(now)
 
     def is_at_rest(self) -> bool:
-        return self._breaker.is_resting(asyncio.get_running_loop().time())
+        breaker = self._breaker
+        return not breaker.is_closed() and breaker.is_resting(asyncio.get_running_loop().time())
 
     async def propose(self, request: Request, deadline: float) -> list[int]:
         """Returns the proposal, which is empty if the draft engine fails or proposes the end.
