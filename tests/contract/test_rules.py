@@ -14,19 +14,31 @@ from tests.contract.conftest import Continuation, Subject, Torch
 from tests.fakes.trimming import Keep, sometimes
 from trtspec.measure.selftest.decodings import DECODINGS, block_reuse, guides
 from trtspec.measure.selftest.trial import Outcome, Question, Rule, Ruling, Trial
-from trtspec.measure.selftest.verifications import VERIFICATIONS, generation_logits, trimmed_drafts
+from trtspec.measure.selftest.verifications import (
+    VERIFICATIONS,
+    generation_logits,
+    sampled_drafts_cut,
+    trimmed_drafts,
+)
 
 PROMPTS = ([5, 17, 33, 60], [8, 40, 2, 71, 30], [1], list(range(40)))
 K = 6
 CHECKS = {check.name: check for check in (*DECODINGS, *VERIFICATIONS)}
 NOT_TRIED = {
+    sampled_drafts_cut: {"torch", "scripted", "tensorrt_llm", "bls"},
     trimmed_drafts: {"torch", "scripted", "tensorrt_llm", "bls"},
     block_reuse: {"scripted", "bls"},
     generation_logits: {"torch", "scripted", "tensorrt_llm", "bls"},
     guides: {"torch", "scripted", "tensorrt_llm", "bls"},
 }
 """The executors that have nothing to try."""
-NOT_OF_SCRIPTED = ("sampled drafts", "greedy beside sampled", "bans and bias", "tokens verified")
+NOT_OF_SCRIPTED = (
+    "sampled drafts",
+    "sampled drafts that are cut",
+    "greedy beside sampled",
+    "bans and bias",
+    "tokens verified",
+)
 
 
 @pytest.fixture

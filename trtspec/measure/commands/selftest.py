@@ -25,7 +25,7 @@ from trtspec.cli.terminal.signals import ended_by_sigterm
 from trtspec.recipe.shipped import TINY
 
 if TYPE_CHECKING:
-    from trtspec.measure.selftest.builds import TinyPair
+    from trtspec.measure.selftest.builds import TrialPairs
     from trtspec.measure.selftest.trial import Outcome
 
 EXAMPLES = (
@@ -37,6 +37,8 @@ _NAMES = ("*.yaml", "*.jsonl", "*.json", "*.log", "*.pbtxt")
 _LEFT_OUT = {"tokenizer", "code", "checkpoint", "1"}
 """Folders that are left out: the pair's repository has their files, or they are weights."""
 _MOST = 4 << 20
+LEFT_OUT = 3
+"""The exit status of a self-test that found no difference, and left out what this machine could try."""
 # Strangers read a bundle, so it hides more variables than servers do not get.
 _SOUNDS_SECRET = re.compile(r"TOKEN|KEY", re.IGNORECASE)
 _HEADERS = re.compile(r"(trtspec-key[:=]|authorization:\s*bearer\s+|hf_)[\w.\-]+", re.IGNORECASE)
@@ -59,9 +61,9 @@ def selftest(
             metavar="DIR", help="The folder of the tiny pair.", show_default="the one that trtspec ships"
         ),
     ] = TINY,
-    heads: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The folder of Medusa's heads for the pair's target.")
-    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Try only what breaks for most users, in about ten minutes.")
+    ] = False,
     bundle: Annotated[
         Path | None, typer.Option(metavar="FILE.zip", help="Write a file for a bug report, without secrets.")
     ] = None,
@@ -70,30 +72,31 @@ def selftest(
     """Try the whole chain on this machine with a tiny pair.
 
     It builds the pair's engines in every way that recipes use, serves them, and checks all that trtspec
-    relies on. That takes about fifteen minutes on a GPU, and one to five without one. The exit status is 1
-    if something differs.
+    relies on, in the order of how many users it breaks for. That takes about half an hour on a GPU, and one
+    to five minutes without one. The exit status is 1 if something differs, and 3 if nothing does but
+    something was left out that this machine could have tried.
     """
     require("trtspec selftest", "yarl", "scipy", "torch", extra="measure,torch")
     from trtspec.measure.selftest.chain import SelfTest
 
-    start, tiny = time.monotonic(), _tiny(pair, heads, release, in_container=container)
+    start, pairs = time.monotonic(), _pairs(pair, release, in_container=container)
     outcomes: list[Outcome] = []
     with ended_by_sigterm():
-        for found in SelfTest(output.resolve(), tiny, container, out.watch, out.status).run():
+        for found in SelfTest(output.resolve(), pairs, container, quick, out.watch, out.status).run():
             outcomes.append(found)
             out.status(f"{found.state.value:9}  {found.build}: {found.check}: {found.found}")
-    result = SelfTestResult(tuple(outcomes), tiny, round(time.monotonic() - start, 1))
+    result = SelfTestResult(tuple(outcomes), pairs, round(time.monotonic() - start, 1))
     out.show(result, as_json=json)
     if bundle:
         write_bundle(bundle, output.resolve(), result.as_json())
         out.status(f"{bundle} contains versions, logs, configurations and results")
-    if result.wrong:
-        raise typer.Exit(1)
+    if result.wrong or result.left_out:
+        raise typer.Exit(1 if result.wrong else LEFT_OUT)
 
 
-def _tiny(pair: Path, heads: Path | None, release: str | None, *, in_container: bool) -> TinyPair:
+def _pairs(pair: Path, release: str | None, *, in_container: bool) -> TrialPairs:
     """Looks at the GPU and the installed release; raises `UnavailableError` for what is missing."""
-    from trtspec.measure.selftest.builds import TinyPair
+    from trtspec.measure.selftest.builds import TrialPairs
     from trtspec.pipeline.machine.devices import find_gpus, product_of
     from trtspec.pipeline.machine.installed import engine_versions
     from trtspec.recipe import releases
@@ -104,12 +107,12 @@ def _tiny(pair: Path, heads: Path | None, release: str | None, *, in_container: 
     if not found:
         if in_container or release:
             raise UnavailableError("GPU", "no GPU is here, and --container and --release need one")
-        return TinyPair(pair.resolve(), None, None, None)
+        return TrialPairs(pair.resolve(), None, 0, None)
     installed = None if in_container else engine_versions().get("tensorrt_llm")
     wanted = release or installed or releases.DEFAULT
     if flaw := releases.flaw(wanted):
         raise UnavailableError("TensorRT-LLM", *flaw)
-    return TinyPair(pair.resolve(), heads and heads.resolve(), product_of(found[0]), wanted)
+    return TrialPairs(pair.resolve(), product_of(found[0]), len(found), wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +120,21 @@ class SelfTestResult:
     """The verdicts of all checks."""
 
     outcomes: tuple[Outcome, ...]
-    tiny: TinyPair
+    pairs: TrialPairs
     seconds: float
 
     @property
     def wrong(self) -> list[Outcome]:
         return [one for one in self.outcomes if one.state == "differs"]
 
+    @property
+    def left_out(self) -> list[Outcome]:
+        return [one for one in self.outcomes if one.state == "left out"]
+
     def tell(self) -> None:
-        """Prints the table, each broken rule with its source, and the totals."""
+        """Prints what was left out, the table, each broken rule with its source, and the totals."""
+        for one in self.left_out:
+            out.sentence(f"left out, though this machine could try it: {one.build}: {one.found}")
         rows = [(one.build, one.check, one.state.value, one.found) for one in self.outcomes]
         out.table(rows, header=("build", "check", "", "found"))
         for one in self.wrong:
@@ -133,19 +142,21 @@ class SelfTestResult:
             out.sentence(f"{one.build}, {one.check}: {one.rule} ({one.source})")
             out.sentence(f"differs: {one.found}")
         untried = sum(one.state == "not tried" for one in self.outcomes)
-        right = len(self.outcomes) - len(self.wrong) - untried
+        wrong, left_out = len(self.wrong), len(self.left_out)
+        right = len(self.outcomes) - wrong - left_out - untried
+        left = f", {left_out} left out" if left_out else ""
         out.result()
-        out.result(f"{right} ok, {len(self.wrong)} differ, {untried} not tried, in {self.seconds:.0f} s")
+        out.result(f"{right} ok, {wrong} differ{left}, {untried} not tried, in {self.seconds:.0f} s")
 
     def as_json(self) -> dict[str, Any]:
         from trtspec.pipeline.machine.installed import all_packages
 
-        tiny = self.tiny
+        gpu = self.pairs.gpu
         return {
-            "ok": not self.wrong,
-            "backend": "torch" if tiny.gpu is None else "tensorrt_llm",
-            "gpu": tiny.gpu and tiny.gpu.label,
-            "release": tiny.release,
+            "ok": not (self.wrong or self.left_out),
+            "backend": "torch" if gpu is None else "tensorrt_llm",
+            "gpu": gpu and gpu.label,
+            "release": self.pairs.release,
             "seconds": self.seconds,
             "versions": all_packages(),
             "outcomes": [one.as_dict() for one in self.outcomes],

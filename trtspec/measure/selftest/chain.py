@@ -4,28 +4,31 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import trtspec.serving
 from trtspec.backends.recipes import load
 from trtspec.base.atomic import remove, write_atomically
 from trtspec.base.errors import StepError, TrtspecError
+from trtspec.base.findings import Severity
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
 from trtspec.base.tree import copy_tree
+from trtspec.base.units import three_digits
 from trtspec.deployment.build import DeployedBuild
 from trtspec.measure.bench.deployed import served
-from trtspec.measure.selftest.builds import PROMPTS, TinyBuild, TinyPair
+from trtspec.measure.selftest.bls import try_model
+from trtspec.measure.selftest.builds import LOW_LATENCY, PROMPTS, QUICK, TrialBuild, TrialPairs
 from trtspec.measure.selftest.engines import TrialJob
 from trtspec.measure.selftest.trial import Outcome, Ruling
 from trtspec.measure.verify.opening import ServerAddress, check_build, on_servers
-from trtspec.measure.verify.prompts import Vocabulary, asked, built_in
+from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary, asked, built_in
 from trtspec.measure.verify.sides import VerificationSettings
 from trtspec.measure.verify.tolerance import FLOORS
 from trtspec.measure.verify.verification import verify
@@ -33,13 +36,20 @@ from trtspec.pipeline.build.build import build as build_recipe
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.containers.container import name_for
 from trtspec.pipeline.containers.engine import find_engine
-from trtspec.pipeline.containers.state import ensure_image
+from trtspec.pipeline.containers.state import ensure_image, is_here
 from trtspec.pipeline.machine.devices import container_gpus, find_gpus
+from trtspec.pipeline.machine.doctor import examine
+from trtspec.pipeline.machine.survey import look
 from trtspec.pipeline.plan.memory import KV_FRACTION, budget
 from trtspec.pipeline.run.launcher import ContainerLauncher, Launcher, LocalLauncher
 from trtspec.recipe.releases import release_of
 
 _ENGINES_S = 600.0
+_IMAGE_BYTES = 55e9
+"""The room that pulling NVIDIA's image needs: 15.3 GB compressed, and about 40 unpacked."""
+_LONG_LINES = 260
+"""The lines of a long prompt, each of about twelve tokens."""
+_LOOKED_AT = ("GPU", "MIG", "compute mode", "driver", "GPU memory", "disk")
 RULES = {
     "build": (
         "Checkpoints are converted, and engines are built from them.",
@@ -57,43 +67,77 @@ RULES = {
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """Builds the pair below `folder`, and tries what trtspec relies on; the builds stay there."""
+    """Builds the pairs below `folder`, and tries what trtspec relies on; the builds stay there."""
 
     folder: Path
-    pair: TinyPair
+    pairs: TrialPairs
     in_container: bool
+    quick: bool
+    """True to try only what breaks for most users."""
     watch: Progress
     say: Callable[[str], None]
 
     def run(self) -> Iterator[Outcome]:
         """Yields the outcomes as they come; raises `TrtspecError` if this machine lacks something."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        texts = self.folder / "calibration.jsonl"
-        write_atomically(texts, "".join(json.dumps({"text": text}) + "\n" for text in PROMPTS))
         self._copy_code()
-        for build in self.pair.builds(texts):
-            start = time.monotonic()
-            if build.numbers == "fp8" and find_spec("modelopt") is None:
-                why = "calibration on this machine needs the extra fp8"
-                yield _outcome(build, "build", Ruling.NOT_TRIED, why)
-                continue
-            try:
-                recipe, output = build.write(self.folder), self.folder / build.name
-                in_container = self.in_container and build.numbers != "float32"
-                made = build_recipe(recipe, output=output, container=in_container, progress=self.watch).plan
-            except StepError as error:
-                yield _outcome(build, "build", Ruling.DIFFERS, _words(error), start)
-                continue
-            yield _outcome(build, "build", Ruling.OK, f"{time.monotonic() - start:.0f} s", start)
-            if self.pair.gpu is not None and build.numbers == "float32":
-                continue  # This build is only the reference.
-            if build.layout == "in_process":
-                yield from self._beside_the_engines(build, made)
-            yield from self._served(build)
+        builds = [one for one in self.pairs.builds(self.folder) if one.name in QUICK or not self.quick]
+        if self.pairs.gpu is not None:
+            looked = list(self._machine(builds[1]))
+            yield from looked
+            if any(one.state is Ruling.DIFFERS for one in looked):
+                return
+        start, times = time.monotonic(), dict[str, Mapping[str, float]]()
+        for number, build in enumerate(builds):
+            left = (time.monotonic() - start) / number * (len(builds) - number) / 60 if number else 0.0
+            about = f", about {max(1, round(left))} min left" if left else ""
+            self.say(f"build {number + 1} of {len(builds)}{about}: {build.name}")
+            for found in self._tried(build):
+                if found.measured:
+                    times[build.name] = found.measured
+                yield found
+        yield from _compared(times)
 
-    def _beside_the_engines(self, build: TinyBuild, made: BuildPlan) -> Iterator[Outcome]:
+    def _machine(self, build: TrialBuild) -> Iterator[Outcome]:
+        """Looks at what stops a build or a server before it begins."""
+        start, loaded = time.monotonic(), load(build.write(self.folder))
+        machine = look(loaded, self.folder / build.output, None)
+        for found in examine(machine, loaded.recipe):
+            if found.subject in _LOOKED_AT:
+                state = Ruling.DIFFERS if found.severity is Severity.ERROR else Ruling.OK
+                said = f"{found.problem}; {found.repair}" if found.repair else found.problem
+                rule = "The machine has what the builds and the servers need."
+                seconds = time.monotonic() - start
+                yield Outcome("machine", found.subject, rule, "trtspec doctor", state, said, seconds)
+        free = machine.disk.free
+        if self.in_container and free < _IMAGE_BYTES and not is_here(find_engine().program, self._image):
+            said = f"{three_digits(free)} free, and NVIDIA's image takes 55 GB while it is pulled"
+            rule = "The disk has room for the image."
+            yield Outcome("machine", "image", rule, "trtspec doctor", Ruling.DIFFERS, said)
+
+    def _tried(self, build: TrialBuild) -> Iterator[Outcome]:
+        """Builds, and tries what was built."""
+        start = time.monotonic()
+        if lacks := _lacking_scales(build):
+            yield _outcome(build, "build", Ruling.LEFT_OUT, lacks)
+            return
+        try:
+            recipe, output = build.write(self.folder), self.folder / build.output
+            in_container = self.in_container and build.numbers != "float32"
+            made = build_recipe(recipe, output=output, container=in_container, progress=self.watch).plan
+        except StepError as error:
+            yield _outcome(build, "build", Ruling.DIFFERS, _words(error), start)
+            return
+        yield _outcome(build, "build", Ruling.OK, f"{time.monotonic() - start:.0f} s", start)
+        if self.pairs.gpu is not None and build.numbers == "float32":
+            return  # This build is only the reference.
+        if build.layout == "in_process" and not (build.is_random and self.pairs.gpu is None):
+            yield from self._beside_the_engines(build, made)
+        yield from self._served(build)
+
+    def _beside_the_engines(self, build: TrialBuild, made: BuildPlan) -> Iterator[Outcome]:
         """Tries the engines in a process of their own, since an engine may end its process."""
-        output, results = self.folder / build.name, self.folder / f"{build.name}.jsonl"
+        output, results = self.folder / build.output, self.folder / f"{build.name}.jsonl"
         model = load(self.folder / f"{build.name}.yaml").recipe.serving.triton_name
         plan = budget(made.resolved)
         draft = plan.engines.get(Role.DRAFT) if plan else None
@@ -101,10 +145,10 @@ class SelfTest:
             build=build.name,
             parameters=check_build(output, model),
             folder=str(output / "model_repository" / model),
-            reference=str(self.folder / "reference" / "target" / "engine"),
+            reference="" if build.is_random else str(self._reference),
             prompts=PROMPTS,
             clear=2 * FLOORS[build.numbers],
-            release=self.pair.release,
+            release=self.pairs.release,
             planned={
                 "engines": plan.weights + plan.workspace if plan else 0,
                 "draft_cache": draft.kv_per_token if draft else 0,
@@ -135,11 +179,20 @@ class SelfTest:
     def _launcher(self) -> tuple[Launcher, str]:
         if not self.in_container:
             return LocalLauncher(sys.executable), "python"
-        engine, image = find_engine(), release_of(self.pair.release).image
+        engine, image = find_engine(), self._image
         ensure_image(engine.program, image, self.watch)
         found = container_gpus(find_gpus(), 1, engine.devices)
         name = name_for("selftest", self.folder)
         return ContainerLauncher(image, name, (self.folder,), found, engine), "python3"
+
+    @property
+    def _image(self) -> str:
+        return release_of(self.pairs.release).image
+
+    @property
+    def _reference(self) -> Path:
+        """The reference's engine directory."""
+        return self.folder / "reference" / "target" / "engine"
 
     @property
     def _code(self) -> Path:
@@ -156,9 +209,9 @@ class SelfTest:
         for package in ("trtspec", "trtspec/measure"):
             (self._code / package / "__init__.py").touch()
 
-    def _served(self, build: TinyBuild) -> Iterator[Outcome]:
+    def _served(self, build: TrialBuild) -> Iterator[Outcome]:
         """Serves the build under Triton, and runs `verify` on it."""
-        start, folder, is_up = time.monotonic(), self.folder / build.name, False
+        start, folder, is_up = time.monotonic(), self.folder / build.output, False
         deployed = DeployedBuild(folder, load(self.folder / f"{build.name}.yaml"))
         try:
             with served(
@@ -166,16 +219,37 @@ class SelfTest:
             ) as target:
                 is_up, ready = True, f"ready in {time.monotonic() - start:.0f} s"
                 yield _outcome(build, build.layout, Ruling.OK, ready, start)
+                if build.layout == "bls":
+                    yield from self._by_http(build, deployed, target.url)
                 yield self._verified(build, folder, target.url, target.model_name)
         except TrtspecError as error:
             yield _outcome(build, "lossless" if is_up else build.layout, Ruling.DIFFERS, _words(error), start)
 
-    def _verified(self, build: TinyBuild, folder: Path, url: str, model: str) -> Outcome:
+    def _by_http(self, build: TrialBuild, deployed: DeployedBuild, url: str) -> Iterator[Outcome]:
+        """Tries the rules on the target's own model."""
+        name = deployed.loaded.recipe.serving.triton_name
+        config = deployed.folder / "model_repository" / name / "config.pbtxt"
+        guides = "guided_decoding_backend" in config.read_text(encoding="utf-8")
+        clear = 2 * FLOORS[build.numbers]
+
+        async def collect() -> list[Outcome]:
+            tried = try_model(
+                url, deployed.folder, self._reference, PROMPTS, clear, build.name, guides=guides
+            )
+            return [one async for one in tried]
+
+        with self.watch(f"{build.name}: the target's model, rule by rule", None):
+            yield from asyncio.run(collect())
+
+    def _verified(self, build: TrialBuild, folder: Path, url: str, model: str) -> Outcome:
         start, vocabulary = time.monotonic(), Vocabulary.load(folder / "tokenizer")
         if build.drafts_inside:
             return _outcome(build, "lossless", Ruling.NOT_TRIED, "it needs a second server without drafts")
-        settings = VerificationSettings((None, 1, 8), max_tokens=24, dtype=build.numbers, draws=40)
+        draws = 0 if build.is_random else 40  # Of a random model every token is about as rare.
+        settings = VerificationSettings((None, 1, 8), max_tokens=24, dtype=build.numbers, draws=draws)
         prompts = asked(built_in(vocabulary), vocabulary)[::3]
+        if build.is_random:
+            prompts = [*prompts[:2], _long(vocabulary)]
 
         async def ask() -> Outcome:
             with self.watch(f"{build.name}: verify", None):
@@ -188,7 +262,36 @@ class SelfTest:
         return asyncio.run(ask())
 
 
-def _outcome(build: TinyBuild, check: str, state: Ruling, found: str, start: float | None = None) -> Outcome:
+def _long(vocabulary: Vocabulary) -> VerifyPrompt:
+    """Returns a prompt of thousands of tokens, none of whose lines repeats another."""
+    lines = (f"value_{number} = {number * number % 9973}\n" for number in itertools.count())
+    text = "".join(itertools.islice(lines, _LONG_LINES))
+    return VerifyPrompt("long", text, vocabulary.encode(text))
+
+
+def _compared(times: Mapping[str, Mapping[str, float]]) -> Iterator[Outcome]:
+    """Says which of two builds with the same weights is faster."""
+    usual, other = times.get("random-fp8"), times.get(LOW_LATENCY)
+    if not usual or not other:
+        return
+    shares = {name: usual[name] / other[name] for name in usual}
+    found = f"prefill {shares['prefill_ms']:.2f} times as fast, a batch {shares['batch_ms']:.2f} times"
+    pays = "they pay" if shares["batch_ms"] > 1.0 else "they do not pay"
+    rule = "Low-latency GEMM plugins make a batch of verifications faster: a person must judge the numbers."
+    yield Outcome(LOW_LATENCY, "low-latency plugins", rule, "plugin/plugin.py", Ruling.OK, f"{found}: {pays}")
+
+
+def _lacking_scales(build: TrialBuild) -> str | None:
+    """Returns which FP8 scales are missing, without which a build would need ModelOpt; None if none are."""
+    sections = [
+        build.values[role].get("quantization") for role in ("target", "draft") if role in build.values
+    ]
+    files = [Path(section["calibration"]["dataset"]) for section in sections if section]
+    missing = next((file for file in files if not file.is_file()), None)
+    return f"{missing} is missing, so the FP8 scales are not known" if missing else None
+
+
+def _outcome(build: TrialBuild, check: str, state: Ruling, found: str, start: float | None = None) -> Outcome:
     seconds = 0.0 if start is None else time.monotonic() - start
     return Outcome(build.name, check, *RULES[check], state, found, seconds)
 

@@ -12,20 +12,30 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp
 from pathlib import Path
-from typing import Any
+from statistics import median
 
 from trtspec.measure.selftest.decodings import DECODINGS
 from trtspec.measure.selftest.names import names, signatures
-from trtspec.measure.selftest.trial import Differs, NotTried, Outcome, Question, Rule, Ruling, Trial
+from trtspec.measure.selftest.trial import (
+    Differs,
+    NotTried,
+    Outcome,
+    Question,
+    Rule,
+    Ruling,
+    Trial,
+    check,
+)
 from trtspec.measure.selftest.verifications import VERIFICATIONS
 from trtspec.serving.completion import CompletionRequest
-from trtspec.serving.executor import Request
+from trtspec.serving.executor import Limits, Request
 from trtspec.serving.executors.tensorrt_llm.bindings import free_memory, load_bindings
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
+from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.engines import EnginePair, load
 
 _LOOKED_AT, _CLEAR, _LONGEST, _QUESTIONS = 96, 8, 40, 6
@@ -33,6 +43,8 @@ _LOOKED_AT, _CLEAR, _LONGEST, _QUESTIONS = 96, 8, 40, 6
 of questions."""
 _K = 6
 _TOKENS, _DRAFTED = 32, 4
+_PREFILL, _STREAMS, _TIMES = 2048, 32, 7
+"""The tokens of a measured prefill, the verifications of a measured batch, and the number of measurements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +58,7 @@ class TrialJob:
     folder: str
     """The model's folder."""
     reference: str
-    """An engine of the torch backend of the same target: the reference."""
+    """An engine of the torch backend of the same target: the reference. Empty if only times are measured."""
     prompts: Sequence[str]
     clear: float
     """How many nats likelier than any other a token must be, so that rounding cannot change the choice."""
@@ -114,16 +126,24 @@ async def try_engines(job: TrialJob) -> None:
             job.tell(outcome)
         file = Path(job.results).with_suffix(".signatures.json")
         file.write_text(json.dumps(signatures(trtllm), indent=1))
-    reference = Reference(Path(job.reference))
     free = free_memory(0) if job.release is not None else 0
     start = time.monotonic()
     pair = load(job.parameters, Path(job.folder))
     loaded = f"loaded in {time.monotonic() - start:.1f} s"
+    k = length_of_drafts(pair.target.limits)
+    if not job.reference:
+        try:
+            job.tell(await times_of_steps.outcome(Trial(pair.target, (), _unknown, k), job.build))
+        finally:
+            pair.shutdown()
+        return
+    reference = Reference(Path(job.reference))
     try:
         prompts = [pair.tokenizer.encode(prompt) for prompt in job.prompts]
         questions = await reference.questions(prompts, job.clear)
-        k = min(pair.target.limits.max_draft_len, _K)
-        trial = Trial(pair.target, questions, reference.likely, k, pair.tokenizer.end_ids, _decoder(pair))
+        trial = Trial(
+            pair.target, questions, reference.likely, k, pair.tokenizer.end_ids, decoder(pair.tokenizer)
+        )
         for rule in (*_of_pair(pair, loaded), *DECODINGS, *VERIFICATIONS, *_last(job, pair, free)):
             job.tell(await rule.outcome(trial, job.build))
     finally:
@@ -131,12 +151,48 @@ async def try_engines(job: TrialJob) -> None:
         reference.close()
 
 
-def _decoder(pair: EnginePair) -> Any:
+def length_of_drafts(limits: Limits) -> int:
+    """Returns the length of the drafts that are tried."""
+    return min(limits.max_draft_len, _K)
+
+
+def decoder(tokenizer: Tokenizer) -> Callable[[Sequence[int]], str]:
     def decode(tokens: Sequence[int]) -> str:
-        detokenizer = pair.tokenizer.detokenizer()
+        detokenizer = tokenizer.detokenizer()
         return "".join(map(detokenizer.push, tokens)) + detokenizer.flush()
 
     return decode
+
+
+async def _unknown(text: Sequence[int], count: int) -> Mapping[int, float]:
+    raise NotTried("no reference of this target")
+
+
+@check("times of steps", "serving/executors/tensorrt_llm", of_drafts=False)
+async def times_of_steps(trial: Trial) -> str:
+    """Prefill and a batch of verifications are measured; a comparison of two builds judges them."""
+    limits, measured = trial.executor.limits, trial.measured
+    length = min(_PREFILL, limits.max_input_len // 2)
+    rows = min(_STREAMS, limits.max_batch_size)
+    prefills = [
+        await _seconds(trial, [Request([1 + (number + at) % 1999 for at in range(length)], 1)])
+        for number in range(_TIMES)
+    ]
+    begun = [[2 + stream, *range(1, 64)] for stream in range(rows)]
+    await trial.ask(*(Request(prompt, 1) for prompt in begun))
+    asked = [Request(prompt, _DRAFTED + 1, [7] * _DRAFTED) for prompt in begun]
+    batches = [await _seconds(trial, asked) for _ in range(_TIMES)]
+    measured["prefill_ms"], measured["batch_ms"] = 1000 * median(prefills), 1000 * median(batches)
+    return (
+        f"prefill of {length} tokens {measured['prefill_ms']:.2f} ms, "
+        f"{rows} x {_DRAFTED + 1} rows {measured['batch_ms']:.2f} ms"
+    )
+
+
+async def _seconds(trial: Trial, requests: Sequence[Request]) -> float:
+    start = time.perf_counter()
+    await trial.ask(*requests)
+    return time.perf_counter() - start
 
 
 def _of_pair(pair: EnginePair, loaded: str) -> tuple[Rule, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -19,11 +19,14 @@ other."""
 
 
 class Ruling(str, Enum):
-    """The three verdicts of a check."""
+    """The verdicts of a check."""
 
     OK = "ok"
     DIFFERS = "differs"
     NOT_TRIED = "not tried"
+    """There is nothing to try here."""
+    LEFT_OUT = "left out"
+    """This machine could have tried it, and did not."""
 
 
 class Differs(Exception):
@@ -49,6 +52,8 @@ class Outcome:
     found: str
     """The numbers found, the difference, or the reason why nothing was tried."""
     seconds: float = 0.0
+    measured: Mapping[str, float] = field(default_factory=dict)
+    """Numbers by their names, for comparisons of builds."""
 
     def as_dict(self) -> dict[str, Any]:
         """Returns it for JSON."""
@@ -96,6 +101,8 @@ class Trial:
     end_ids: tuple[int, ...] = ()
     decode: Callable[[Sequence[int]], str] | None = None
     """Returns the text of tokens; None without a tokenizer."""
+    measured: dict[str, float] = field(default_factory=dict)
+    """What a rule measures, by its name."""
 
     def wrong(self, token: int) -> int:
         """Returns another token."""
@@ -183,7 +190,9 @@ class Rule:
         except Exception as error:
             state = Ruling.DIFFERS
             found = str(error) if isinstance(error, Differs) else f"{type(error).__name__}: {error}"
-        return Outcome(build, self.name, self.rule, self.source, state, found, time.monotonic() - start)
+        took, measured = time.monotonic() - start, dict(trial.measured)
+        trial.measured.clear()
+        return Outcome(build, self.name, self.rule, self.source, state, found, took, measured)
 
 
 def check(name: str, source: str, *, of_drafts: bool = True) -> Callable[[Run], Rule]:

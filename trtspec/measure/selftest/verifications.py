@@ -9,6 +9,9 @@ from trtspec.measure.selftest.trial import Differs, NotTried, Question, Rule, Tr
 from trtspec.serving.executor import FinishReason, Request, SamplingConfig
 
 _CHOICES, _DRAWS = 4, 800
+_LENGTHS, _CUT_DRAWS, _RARE = 6, 200, 0.03
+"""The lengths of prompts before drafts that are cut, the draws of each, and the smallest probability of a
+choice, so that it is drawn some times."""
 _Z = 3.7
 """The normal quantile beyond which a distribution counts as different; one of ten thousand equal ones exceeds
 it."""
@@ -202,11 +205,49 @@ async def sampled_drafts(trial: Trial) -> str:
         counts = Counter(answer.token_ids[0] for answer in answers)
         z = _deviation(counts, wanted, _DRAWS)
         if z > _Z or set(counts) - set(wanted):
-            shares = {token: f"{counts[token] / _DRAWS:.3f}" for token in [*wanted, *counts]}
-            found = f"expected { ({token: f'{p:.3f}' for token, p in wanted.items()}) }, found {shares}"
-            raise Differs(f"sampled with draft token {drafted}: {found}")
+            raise Differs(f"sampled with draft token {drafted}: {_shares(counts, wanted, _DRAWS)}")
         worst = max(worst, z)
     return f"2 x {_DRAWS} draws, {worst:.1f} standard deviations off at most"
+
+
+@check("sampled drafts that are cut", "rule 9: batch_manager/microBatchScheduler.cpp, fitDraftTokens")
+async def sampled_drafts_cut(trial: Trial) -> str:
+    """A sampled draft that is cut leaves the distribution of the first token as it is.
+
+    Sends drafts of K tokens after prompts of neighbouring lengths: the engine cuts what does not fit a block
+    of the KV cache, and what does not fit an iteration.
+    """
+    if not trial.executor.limits.drafts_samples:
+        raise NotTried("the engine verifies drafts only for greedy requests")
+    begun = [(question, cut) for question in trial.questions for cut in range(_LENGTHS)]
+    verified, worst = list[int](), 0.0
+    for question, cut in begun:
+        prompt = question.prompt[: len(question.prompt) - cut]
+        wanted = await trial.likely(prompt, _CHOICES) if prompt else {}
+        if len(verified) >= _CUT_DRAWS * _LENGTHS or min(wanted.values(), default=0.0) < _RARE:
+            continue
+        draft = [next(iter(wanted)), *question.text[: trial.k - 1]]
+        sampling = [
+            SamplingConfig(temperature=1.0, top_k=_CHOICES, seed=104_729 * seed)
+            for seed in range(1, 1 + _CUT_DRAWS)
+        ]
+        answers = await trial.ask(*(Request(prompt, trial.k + 1, draft, sampling=one) for one in sampling))
+        verified += (trial.k if one.num_verified is None else one.num_verified for one in answers)
+        counts = Counter(answer.token_ids[0] for answer in answers)
+        z = _deviation(counts, wanted, _CUT_DRAWS)
+        if z > _Z or set(counts) - set(wanted):
+            found = _shares(counts, wanted, _CUT_DRAWS)
+            raise Differs(f"with drafts of {trial.k} tokens, cut to {min(verified)} at least: {found}")
+        worst = max(worst, z)
+    if min(verified, default=trial.k) == trial.k:
+        raise NotTried(f"the engine has cut none of {len(verified)} sampled drafts")
+    cut_ = sum(length < trial.k for length in verified)
+    return f"{cut_} of {len(verified)} drafts were cut, {worst:.1f} standard deviations off at most"
+
+
+def _shares(counts: Counter[int], wanted: Mapping[int, float], draws: int) -> str:
+    expected = {token: f"{share:.3f}" for token, share in wanted.items()}
+    return f"expected {expected}, found { {token: f'{counts[token] / draws:.3f}' for token in counts} }"
 
 
 @check("greedy beside sampled", "rule 11: batch_manager/createNewDecoderRequests.cpp")

@@ -69,9 +69,14 @@ def _state(content: Mapping[str, Any]) -> State:
     )
 
 
+def is_here(program: Program, image: str) -> bool:
+    """Says whether this machine has the image."""
+    return program.run_if_there("image", "inspect", "--format", "{{.Id}}", image) is not None
+
+
 def ensure_image(program: Program, image: str, watch: Progress) -> None:
     """Pulls an image that is not here; raises `UnavailableError` when that fails."""
-    if program.run_if_there("image", "inspect", "--format", "{{.Id}}", image) is not None:
+    if is_here(program, image):
         return
     pulling, pulled = program.dialect.pulling, program.dialect.pulled
     layers: dict[str, bool] = {}

@@ -21,8 +21,11 @@ from tests.fakes.gpu_machine import H100, GpuMachine
 from tests.support.command_line import trtspec as run
 from trtspec.base.errors import UnavailableError
 from trtspec.measure.selftest import chain
-from trtspec.measure.selftest.builds import TinyPair
+from trtspec.measure.selftest.builds import TrialPairs
+from trtspec.pipeline.build.plan import make_plan
+from trtspec.recipe import gpus
 from trtspec.recipe.releases import release_of
+from trtspec.recipe.shipped import TINY
 
 NOT_SERVED = "nobody serves here"
 
@@ -35,8 +38,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuMachine:
         yield
 
     monkeypatch.setattr(chain, "served", served)
-    # The fp8 build would be calibrated with a model of seconds; what it adds is tried by its own tests.
-    monkeypatch.setattr(chain, "find_spec", lambda name: None)
     machine = GpuMachine(tmp_path / "machine")
     machine.gpus(H100)
     return machine
@@ -48,9 +49,9 @@ def outcomes(found: dict[str, Any], build: str) -> dict[str, tuple[str, str]]:
 
 def only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Leaves out all builds but these: each takes half a minute."""
-    every = TinyPair.builds
+    every = TrialPairs.builds
     monkeypatch.setattr(
-        TinyPair, "builds", lambda self, texts: [one for one in every(self, texts) if one.name in names]
+        TrialPairs, "builds", lambda self, folder: [one for one in every(self, folder) if one.name in names]
     )
 
 
@@ -75,10 +76,10 @@ def test_a_selftest_of_this_machine_reports_each_check_and_bundles_no_secrets(
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
     assert (found["ok"], found["backend"], found["release"]) == (False, "tensorrt_llm", "1.2.1")
-    assert outcomes(found, "fp8")["build"][0] == "not tried"
+    assert outcomes(found, "fp8")["build"][0] == "ok"
     by_name = outcomes(found, "bf16-chunked")
     assert by_name.pop("in_process") == ("differs", f"Triton: {NOT_SERVED}")
-    for name in ("trimmed drafts", "generation logits"):
+    for name in ("trimmed drafts", "sampled drafts that are cut", "generation logits"):
         assert by_name.pop(name)[0] == "not tried"
     assert {name: said for name, said in by_name.items() if said[0] != "ok"} == {}
     assert {"release", "requests", "memory as planned", "two engines", "sampled drafts"} <= by_name.keys()
@@ -184,3 +185,40 @@ def test_the_part_for_nvidias_image_imports_what_it_has() -> None:
                 assert own or node.module.startswith("trtspec.serving"), node.module
                 left += [own] if own and own not in seen else []
     assert seen == {"engines", "decodings", "names", "trial", "verifications"}
+
+
+def test_a_build_without_its_fp8_scales_is_left_out_and_is_no_pass(
+    bindings: GpuMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, "reference", "fp8")
+    pair = tmp_path / "pair"
+    pair.mkdir()
+    for role in ("target", "draft"):
+        (pair / role).symlink_to(TINY / role)
+    done = run("selftest", "--pair", pair, "--output", tmp_path / "out", environment=bindings.environment)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert done.stdout.startswith("left out, though this machine could try it: fp8: ")
+    assert "target-calibration.json is missing" in done.stdout
+
+
+def test_every_build_of_a_self_test_plans_on_each_gpu(tmp_path: Path) -> None:
+    """A recipe that is refused on a machine with a GPU would be found there first."""
+    for gpu in ("h100", "h200", "l40s", "a100"):
+        pairs = TrialPairs(TINY, gpus.GPUS[gpu], 2, "1.2.1")
+        made = pairs.builds(tmp_path)
+        assert len({build.name for build in made}) == len(made)
+        for build in made:
+            if not build.is_random:  # Their recipes differ from these in sizes alone.
+                plan = make_plan(build.write(tmp_path), output=tmp_path / build.output)
+                assert {engine.model.name for engine in plan.resolved.engines.values()}
+
+
+def test_a_gpu_that_lets_no_second_process_in_stops_a_self_test_before_it_begins(
+    bindings: GpuMachine, tmp_path: Path
+) -> None:
+    bindings.gpus(H100.replace("Default", "Exclusive_Process"))
+    done = run("selftest", "--json", "--output", tmp_path / "out", environment=bindings.environment)
+    found = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert outcomes(found, "machine")["compute mode"][0] == "differs"
+    assert {one["build"] for one in found["outcomes"]} == {"machine"}

@@ -174,6 +174,13 @@ class DrawsAgain(Misbehaving):
         super().__init__(ExternalDrafts(inner))
 
 
+class CutsAndDrawsAgain(DrawsAgain):
+    """Cuts drafts, and verifies what is left as NVIDIA's kernel does without draft logits."""
+
+    def asks(self, request: Request) -> Request:
+        return replace(request, draft_token_ids=request.draft_token_ids[:2])
+
+
 def corrected_to_the_draft(request: Request, tokens: list[int]) -> list[int]:
     at = len(tokens) - 1
     return [*tokens[:at], request.draft_token_ids[at]] if 0 <= at < len(request.draft_token_ids) else tokens
@@ -204,6 +211,7 @@ WRONG: Mapping[str, type[Misbehaving]] = {
     "rounds": ForgetsItsCache,
     "trimmed drafts": CutsAndIsSilent,
     "sampled drafts": DrawsAgain,
+    "sampled drafts that are cut": CutsAndDrawsAgain,
     "greedy beside sampled": LosesItsSlot,
 }
 
