@@ -13,11 +13,16 @@ from trtspec.backends.planner import Planner
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.base.units import three_digits
+from trtspec.checkpoint.blueprint import check_tensors
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
+from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.checkpoint.convert_options import ConvertOptions, misfit
+from trtspec.checkpoint.inside import DraftInside
 from trtspec.methods.method import AT_ONCE
 from trtspec.methods.table import METHODS
 from trtspec.models.families import FAMILIES, family_of
+from trtspec.models.heads.reading import read_model
+from trtspec.models.pair import Member, member_of
 from trtspec.models.source import Source
 from trtspec.pipeline.engine.engine_options import BuildOptions, Default, EngineKind
 from trtspec.pipeline.machine.devices import apart
@@ -45,6 +50,7 @@ from trtspec.pipeline.plan.resolved import (
     placement,
 )
 from trtspec.pipeline.plan.serving import choose_coordination
+from trtspec.pipeline.repository.spec import Placement, place
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import (
     calibrate,
@@ -239,6 +245,7 @@ class EngineBackend(Planner):
     """A backend with engines of our own, behind trtspec's coordinator."""
 
     builds_engines = True
+    copies = 1
     longest_text = f"the model's own, up to {LONGEST.tokens:,}"
     fp8 = "engines have fixed scales: of an FP8 model, or of a calibration with texts of yours"
 
@@ -253,13 +260,30 @@ class EngineBackend(Planner):
         return super().refusal(method, release)
 
     def num_tokens(self, gpu: str) -> str:
-        return f"{MAX_NUM_TOKENS:,}" + ", or more where memory allows" * self.compiles
+        return f"{MAX_NUM_TOKENS:,}"
 
     def image(self, recipe: Recipe) -> str:
         return releases.release_of(recipe.engine.release).image
 
     def release_flaw(self, version: str) -> tuple[str, str] | None:
         return releases.flaw(version)
+
+    def place(self, ranks: Mapping[Role, int], count: int, draft: tuple[int, ...] | None) -> Placement:
+        return place(ranks, count, draft)
+
+    def read(self, folder: Path) -> Source:
+        return read_model(folder)
+
+    def member(self, source: Source, recipe: Recipe, role: Role) -> Member:
+        found = member_of(source)
+        # The scales of an FP8 model are among its weights, which are not read here.
+        if source.layers is None and source.scheme is None:
+            check_tensors(source, family_of(source).weights(source), None)
+        return found
+
+    def weight_bytes(self, source: Source, checkpoint: ConvertOptions, inside: DraftInside | None) -> int:
+        """Returns the bytes of the checkpoint."""
+        return checkpoint_size(source, checkpoint, inside)
 
     def resolve(
         self, choose: Chooser, facts: PlanFacts, output: Path, runners: Mapping[Role, Backend]
@@ -332,10 +356,9 @@ def resolve_engines(
     Raises RecipeError for what its models or trtspec cannot do, and ModelError for a model that trtspec does
     not convert.
     """
-    release = None
-    if backend.compiles:
-        version = choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
-        release = releases.RELEASES[version]
+    release = backend.engine_release(choose.loaded.recipe)
+    if release:
+        choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
     inside = choose_inside(choose, facts, backend)
     options = _options(choose, facts, inside)
     target = _engine(choose, Role.TARGET, runners, facts.target, options, inside)
@@ -392,12 +415,12 @@ def _options(choose: Chooser, facts: PlanFacts, inside: InsidePlan | None) -> Bu
 
 def _check_device(choose: Chooser, engines: Mapping[Role, EnginePlan]) -> None:
     """Raises RecipeError if the recipe puts the draft on a GPU of the target that cannot hold both."""
-    hardware, draft = choose.loaded.recipe.hardware, engines.get(Role.DRAFT)
-    gpu = gpus.GPUS.get(hardware.gpu)
-    if gpu is None or draft is None or draft.device is None or draft.runner.is_embedded:
+    recipe, draft = choose.loaded.recipe, engines.get(Role.DRAFT)
+    gpu, count = engines[Role.TARGET].runner.gpu(recipe), recipe.hardware.count
+    if gpu is None or draft is None or draft.device in (None, CPU):
         return
-    problem = budget_of(gpu, engines, hardware.count).problem
-    if problem and placement(engines, hardware.count).is_shared:
+    problem = budget_of(gpu, engines, count).problem
+    if problem and placement(engines, count).is_shared:
         problem = f"{draft.device} has ranks of the target too: {problem}"
         raise choose.error("draft.device", problem, "write another GPU, or cpu")
 
@@ -421,13 +444,13 @@ def _iterations(
     does not use.
     """
     hardware, target = choose.loaded.recipe.hardware, engines[Role.TARGET]
-    gpu = gpus.GPUS.get(hardware.gpu) if on_tensorrt else None
+    gpu = target.runner.gpu(choose.loaded.recipe)
     written = choose.loaded.recipe.engine.max_num_tokens
 
     def sized(tokens: int) -> dict[Role, EnginePlan]:
         found = dict(engines)
         for role, engine in engines.items():
-            most = written if on_tensorrt and engine.runner.is_embedded else tokens
+            most = written if on_tensorrt and engine.device == CPU else tokens
             if most and "max_num_tokens" not in choose.loaded.recipe.models[role].build:
                 found[role] = replace(engine, options=replace(engine.options, max_num_tokens=most))
         return found

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trtspec.backends.backend import Backend
+from trtspec.backends.backend import Backend, MachineNeed
 from trtspec.backends.launch import FILE, ServerLaunch
 from trtspec.backends.planner import Planner
 from trtspec.backends.served.inputs import LaunchInputs, LaunchModel, ServerRelease
@@ -22,11 +22,14 @@ from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.convert_options import Mapping as RankMapping
+from trtspec.checkpoint.inside import DraftInside
 from trtspec.methods.method import TRANSLATES
 from trtspec.models.families import longrope
 from trtspec.models.heads.head import HeadDescription
+from trtspec.models.heads.reading import read_model
 from trtspec.models.masked import check_parallel
 from trtspec.models.mtp import MtpLayers, mtp_layers
+from trtspec.models.pair import Member, member_of
 from trtspec.models.source import INDEX, Source, has_file, read_hf_config
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.depending import depending
@@ -43,6 +46,7 @@ from trtspec.pipeline.plan.resolved import (
     choose_fp8_weights,
     choose_max_seq_len,
 )
+from trtspec.pipeline.repository.spec import Placement, place
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import check_pair, choose_layers, copy_tokenizer, write_layers
 from trtspec.pipeline.steps.write_layers import OUTPUT
@@ -325,6 +329,7 @@ class ServerBackend(Planner):
     """Another engine's server: it loads the models, and no engine is built for it."""
 
     builds_engines = False
+    split_alike = (Role.TARGET, Role.DRAFT)
     fp8 = (
         "weights are quantized as they are loaded, and activations with scales of each step;"
         " an FP8 model keeps its own scales"
@@ -405,6 +410,29 @@ class ServerBackend(Planner):
         items, (flag, shares) = options(arguments, self.flags.syntax), self.data_parallel
         found = {item.name: item.value or "" for item in items if isinstance(item, Option)}
         return int(size) if is_whole(size := found.get(flag, "")) and shares not in found else 1
+
+    def ranks(self, recipe: Recipe) -> dict[Role, int]:
+        """Returns the ranks; the draft is loaded on as many tensor ranks as the target."""
+        found = super().ranks(recipe)
+        return {**found, Role.DRAFT: recipe.target.parallel.tensor} if Role.DRAFT in found else found
+
+    def place(self, ranks: Mapping[Role, int], count: int, draft: tuple[int, ...] | None) -> Placement:
+        """Returns the GPUs of the target, which its server runs the draft on too."""
+        return place(ranks, ranks[Role.TARGET], draft)
+
+    def machine_needs(self, recipe: Recipe) -> tuple[MachineNeed, ...]:
+        own = (MachineNeed.SERVER, MachineNeed.CONTAINERS)
+        return own if recipe.hardware.gpu == gpus.NONE else (MachineNeed.GPUS, *own)
+
+    def read(self, folder: Path) -> Source:
+        return read_model(folder, whole=True)
+
+    def member(self, source: Source, recipe: Recipe, role: Role) -> Member:
+        overrides = self.overrides(recipe) if role is Role.TARGET else {}
+        return member_of(source, for_engines=False, overrides=overrides)
+
+    def weight_bytes(self, source: Source, checkpoint: ConvertOptions, inside: DraftInside | None) -> int:
+        return source.size
 
     def misfits(self, recipe: Recipe, target: Source) -> Iterator[Finding]:
         speculation = recipe.speculation

@@ -20,7 +20,6 @@ from typing import Any
 
 from trtspec.backends.recipes import runner_of
 from trtspec.base.errors import TrtspecError
-from trtspec.recipe import releases
 from trtspec.recipe.loader import LoadedRecipe
 
 
@@ -50,9 +49,9 @@ class CiJob:
 def job_of(loaded: LoadedRecipe) -> CiJob | None:
     """Returns the job of a recipe; None for a recipe that any machine can build."""
     recipe = loaded.recipe
-    if not runner_of(recipe).compiles:
+    release = runner_of(recipe).engine_release(recipe)
+    if release is None:
         return None
-    release = releases.RELEASES[recipe.engine.release or releases.DEFAULT]
     hardware = recipe.hardware
     return CiJob(
         recipe.name, loaded.path.as_posix(), hardware.gpu, hardware.count, release.version, release.image
