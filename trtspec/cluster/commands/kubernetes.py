@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -82,8 +83,6 @@ def deploy(
     the cluster what was applied.
     """
     loaded = load(recipe)
-    if (output or plain) and runner_of(loaded.recipe).builds_engines:
-        raise typer.BadParameter("a cluster serves a build from a store", param_hint="--output, --plain")
     values = _values(loaded, store, namespace, output, plain=plain)
     if helm_values:
         out.data(dump(chart_values(values)))
@@ -102,18 +101,31 @@ def status(
     """
     cluster = connect(context, namespace)
     found = release.find_deployed(cluster)
-    if json:
-        out.json([each.as_json() for each in found])
-    elif found:
-        rows = [list(each.as_json().values())[:6] for each in found]
-        out.table(rows, header=("name", "what", "state", "ready", "build", "image"))
-    else:
-        out.status(f"nothing of trtspec is in namespace {cluster.namespace} of {cluster.context}")
+    out.show(ClusterServers(found, cluster), as_json=json)
     for each in found:
         if each.trouble:
             out.warning(each.trouble)
     if any(each.trouble for each in found):
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterServers:
+    """The servers in a namespace of a cluster."""
+
+    found: list[release.DeployedWorkload]
+    cluster: Cluster
+
+    def tell(self) -> None:
+        if self.found:
+            rows = [list(each.as_json().values())[:6] for each in self.found]
+            out.table(rows, header=("name", "what", "state", "ready", "build", "image"))
+        else:
+            where = f"namespace {self.cluster.namespace} of {self.cluster.context}"
+            out.status(f"nothing of trtspec is in {where}")
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [each.as_json() for each in self.found]
 
 
 def stop(
@@ -158,6 +170,8 @@ def _values(
     StoreError for what a store lacks, and UnavailableError for a build that is not there.
     """
     if runner_of(loaded.recipe).builds_engines:
+        if output or plain:
+            raise typer.BadParameter("a cluster serves a build from a store", param_hint="--output, --plain")
         return derive(loaded, _engines(loaded, store), namespace)
     pods = _engine_server(loaded, store, output, plain=plain)
     values = derive(loaded, pods, namespace)
