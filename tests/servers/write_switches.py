@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 
 from tests.servers.judges import PYTHON
-from trtspec.backends.served.backend import ServerBackend
+from trtspec.backends.shared.servers import ServerBackend
 from trtspec.backends.table import backend_named
 from trtspec.pipeline.machine.installed import flags_of
 from trtspec.recipe.migration.command import OFF, OwnFlags

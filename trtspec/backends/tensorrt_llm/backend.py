@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from trtspec.backends.backend import MachineNeed, Unsupported
-from trtspec.backends.built.backend import EngineBackend
+from trtspec.backends.shared.engines import EngineBackend
 from trtspec.backends.tensorrt_llm import flags
 from trtspec.backends.tensorrt_llm.eagle import EagleInside
 from trtspec.backends.tensorrt_llm.engine_step import engine_step

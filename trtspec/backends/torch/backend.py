@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 from trtspec.backends.backend import MachineNeed, Unsupported
-from trtspec.backends.built.backend import EngineBackend
+from trtspec.backends.shared.engines import EngineBackend
 from trtspec.backends.torch import builder
 from trtspec.backends.torch.builder import build_head, build_layers
 from trtspec.base.digest import digest_of

@@ -14,8 +14,8 @@ from tests.unit.cluster.kubernetes.objects import LABELS, deployment, inference_
 from trtspec.base.errors import ClusterError
 from trtspec.cluster.kubernetes.cluster import Cluster
 from trtspec.cluster.kubernetes.objects import DEPLOYMENT, INFERENCE_SERVICE, Ref
+from trtspec.cluster.kubernetes.release import PodWait
 from trtspec.cluster.kubernetes.troubles import Trouble
-from trtspec.cluster.kubernetes.workloads import PodWait
 
 LLAMA = Ref(DEPLOYMENT, "llama")
 

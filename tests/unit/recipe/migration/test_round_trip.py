@@ -10,7 +10,7 @@ import pytest
 from tests.support.servers_of_others import SERVERS, server_named, write_launch
 from trtspec.backends.importing import recipe_of
 from trtspec.backends.recipes import loads
-from trtspec.backends.served.inputs import LaunchInputs, LaunchModel
+from trtspec.backends.shared.servers import LaunchInputs, LaunchModel
 from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
 from trtspec.methods.draft_model import DraftModelMethod
 from trtspec.methods.method import Method

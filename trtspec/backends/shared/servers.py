@@ -6,7 +6,7 @@ import json
 import shutil
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from trtspec.backends.backend import Backend, MachineNeed
 from trtspec.backends.launch import FILE, ServerLaunch
 from trtspec.backends.planner import Planner
-from trtspec.backends.served.inputs import LaunchInputs, LaunchModel, ServerRelease
 from trtspec.base.digest import digest_of
 from trtspec.base.environment import is_secret
 from trtspec.base.findings import Finding, errors
@@ -23,7 +22,7 @@ from trtspec.base.roles import Role
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.convert_options import Mapping as RankMapping
 from trtspec.checkpoint.inside import DraftInside
-from trtspec.methods.method import TRANSLATES
+from trtspec.methods.method import TRANSLATES, Method
 from trtspec.models.families import longrope
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_model
@@ -56,6 +55,69 @@ from trtspec.recipe.migration.command import Option, Syntax, options
 from trtspec.recipe.migration.reading import FlagTable, is_whole, object_of
 from trtspec.recipe.migration.tool import LongerTexts
 from trtspec.recipe.schema import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRelease:
+    """A release of a server that is on PyPI, and whose own configuration classes were read or asked."""
+
+    version: str
+    image: str
+    cpu_image: str | None = None
+    """An image that runs without a GPU; None if there is no such image."""
+    metrics_path: str | None = "/metrics"
+    """The path of the server's metrics for Prometheus; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchModel:
+    """A model as a server loads it."""
+
+    place: str
+    """The folder of the model, or its Hub id."""
+    revision: str | None = None
+    """The commit of the Hub id."""
+    quantize: bool = False
+    """True if the server quantizes the weights to FP8 while it loads them."""
+
+    @property
+    def is_folder(self) -> bool:
+        return Path(self.place).is_absolute()
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchInputs:
+    """All inputs of a launch configuration."""
+
+    release: ServerRelease
+    names: tuple[str, ...]
+    """The names that clients call the model by, where the server has names; it answers by the first."""
+    target: LaunchModel
+    draft: LaunchModel | None
+    method: Method
+    num_draft_tokens: int
+    checkpoint: ConvertOptions
+    """The ranks, and the precision of all models. Weights that are quantized stay as they are."""
+    options: BuildOptions
+    """The sizes."""
+    enable_chunked_context: bool
+    kv_bytes: int | None
+    """The bytes of the KV caches where the server cannot choose them itself, on a CPU; None on a GPU."""
+    schedule: Mapping[int, int] = field(default_factory=dict)
+    """The largest K from so many running requests on; empty if their number does not bound it."""
+
+    @property
+    def image(self) -> str:
+        """The vendor's image, without a GPU that for a CPU."""
+        of_cpu = self.release.cpu_image if self.kv_bytes is not None else None
+        return of_cpu or self.release.image
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders of the models; those of the Hub have none."""
+        models = (self.target, self.draft)
+        return tuple(model.place for model in models if model and model.is_folder)
+
 
 _ON_CPU = TextBound(8192, "the server reserves the host's memory for all requests at once")
 _ROUND = 256  # tokens to which a length that memory bounds is rounded down
