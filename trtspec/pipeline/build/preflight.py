@@ -10,7 +10,7 @@ from pathlib import Path
 from trtspec.backends.recipes import release_of, runner_of
 from trtspec.base.progress import Progress, no_progress
 from trtspec.base.roles import Role
-from trtspec.models.download import cache_of, kept
+from trtspec.models.download import cache_of, local_folder
 from trtspec.models.heads.reading import read_head
 from trtspec.models.pair import refuse
 from trtspec.models.published import published
@@ -74,7 +74,7 @@ def look_here(loaded: LoadedRecipe, host: Host, request: PlanRequest) -> PairRep
         if role in lacking:
             continue
         is_head = loaded.recipe.speculation.method.is_head and role is Role.DRAFT
-        folder = kept(location, models[role].revision, is_head=is_head)
+        folder = local_folder(location, models[role].revision, is_head=is_head)
         if is_head:
             head = read_head(folder)
         else:
