@@ -86,19 +86,6 @@ _LACKING = {
 }
 
 
-def contradictions(backend: Backend, recipe: Recipe) -> Iterator[Finding]:
-    """Finds contradictions between keys that only engines and trtspec's coordinator have."""
-    yield from lacking(recipe, _LACKING)
-    yield from _serving(recipe, backend.ranks(recipe))
-    yield from _times(recipe)
-    yield from _device_findings(recipe)
-    for role, model in recipe.models.items():
-        # Values that no recipe may have; without these, values that this recipe may not have.
-        flaws = [option_problem(option, value) for option, value in model.build.items()]
-        for flaw in list(filter(None, flaws)) or build_contradictions(model, recipe):
-            yield replace(flaw, subject=f"{role}.build.{flaw.subject}")
-
-
 def _serving(recipe: Recipe, ranks: Mapping[Role, int]) -> Iterator[Finding]:
     layout, name = recipe.serving.layout, recipe.serving.triton_name
     if layout == "triton":
@@ -288,7 +275,38 @@ class EngineBackend(Planner):
     def resolve(
         self, choose: Chooser, facts: PlanFacts, output: Path, runners: Mapping[Role, Backend]
     ) -> Resolved:
-        return resolve_engines(choose, facts, output, self, runners)
+        release = self.engine_release(choose.loaded.recipe)
+        if release:
+            choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
+        inside = choose_inside(choose, facts, self)
+        options = _options(choose, facts, inside)
+        target = _engine(choose, Role.TARGET, runners, facts.target, options, inside)
+        if inside:
+            check_ranks(choose, inside, target.checkpoint.mapping)
+            check_cyclic(choose, facts.target.source, target.options)
+        engines = {Role.TARGET: replace(target, inside=inside)}
+        if facts.head and not inside:
+            engines[Role.DRAFT] = head_engine(engines[Role.TARGET], facts.head)
+        elif draft := facts.models.get(Role.DRAFT):
+            proposing = replace(options, max_draft_len=0)
+            engines[Role.DRAFT] = _engine(choose, Role.DRAFT, runners, draft, proposing)
+        engines = _iterations(choose, engines, on_tensorrt=release is not None)
+        _check_device(choose, engines)
+        coordination, num_draft_tokens, model_name = choose_coordination(
+            choose, engines.values(), options.max_draft_len, inside
+        )
+        engines = depending(choose, engines, coordination.layout)
+        return Resolved(
+            choose.loaded,
+            output,
+            self.name,
+            release,
+            model_name,
+            num_draft_tokens,
+            engines,
+            tuple(choose.choices),
+            coordination,
+        )
 
     def steps(self, resolved: Resolved, facts: PlanFacts, only: Role | None) -> list[Step]:
         engines = resolved.engines
@@ -335,59 +353,21 @@ class EngineBackend(Planner):
         return iter(())
 
     def contradictions(self, recipe: Recipe) -> Iterator[Finding]:
-        return contradictions(self, recipe)
+        yield from lacking(recipe, _LACKING)
+        yield from _serving(recipe, self.ranks(recipe))
+        yield from _times(recipe)
+        yield from _device_findings(recipe)
+        for role, model in recipe.models.items():
+            # Values that no recipe may have; without these, values that this recipe may not have.
+            flaws = [option_problem(option, value) for option, value in model.build.items()]
+            for flaw in list(filter(None, flaws)) or build_contradictions(model, recipe):
+                yield replace(flaw, subject=f"{role}.build.{flaw.subject}")
 
 
 def _builder(backend: Backend) -> EngineBackend:
     """Returns the backend of an engine; each that such a recipe can have builds engines."""
     assert isinstance(backend, EngineBackend)
     return backend
-
-
-def resolve_engines(
-    choose: Chooser,
-    facts: PlanFacts,
-    output: Path,
-    backend: EngineBackend,
-    runners: Mapping[Role, Backend],
-) -> Resolved:
-    """Returns the recipe with every default filled in.
-
-    Raises RecipeError for what its models or trtspec cannot do, and ModelError for a model that trtspec does
-    not convert.
-    """
-    release = backend.engine_release(choose.loaded.recipe)
-    if release:
-        choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
-    inside = choose_inside(choose, facts, backend)
-    options = _options(choose, facts, inside)
-    target = _engine(choose, Role.TARGET, runners, facts.target, options, inside)
-    if inside:
-        check_ranks(choose, inside, target.checkpoint.mapping)
-        check_cyclic(choose, facts.target.source, target.options)
-    engines = {Role.TARGET: replace(target, inside=inside)}
-    if facts.head and not inside:
-        engines[Role.DRAFT] = head_engine(engines[Role.TARGET], facts.head)
-    elif draft := facts.models.get(Role.DRAFT):
-        proposing = replace(options, max_draft_len=0)
-        engines[Role.DRAFT] = _engine(choose, Role.DRAFT, runners, draft, proposing)
-    engines = _iterations(choose, engines, on_tensorrt=release is not None)
-    _check_device(choose, engines)
-    coordination, num_draft_tokens, model_name = choose_coordination(
-        choose, engines.values(), options.max_draft_len, inside
-    )
-    engines = depending(choose, engines, coordination.layout)
-    return Resolved(
-        choose.loaded,
-        output,
-        backend.name,
-        release,
-        model_name,
-        num_draft_tokens,
-        engines,
-        tuple(choose.choices),
-        coordination,
-    )
 
 
 def _options(choose: Chooser, facts: PlanFacts, inside: InsidePlan | None) -> BuildOptions:
