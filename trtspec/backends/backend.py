@@ -5,8 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from trtspec.base.roles import Role
 from trtspec.recipe import gpus
@@ -45,22 +44,13 @@ class Unsupported:
     """The releases that run the method all the same, the newest first."""
 
 
-class MachineNeed(Enum):
-    """A part of a machine that a recipe's build or server uses."""
+MachineNeed = Literal[
+    "gpus", "server", "builder", "containers", "torch", "torch_draft", "triton_image", "triton_wheel"
+]
+"""A part of a machine that a recipe's build or server uses.
 
-    GPUS = auto()
-    SERVER = auto()
-    """The package of another engine's server."""
-    BUILDER = auto()
-    """TensorRT-LLM, whose `trtllm-build` makes engines."""
-    CONTAINERS = auto()
-    TORCH = auto()
-    TORCH_DRAFT = auto()
-    """PyTorch, for the draft alone."""
-    TRITON_IMAGE = auto()
-    """Triton in NVIDIA's image."""
-    TRITON_WHEEL = auto()
-    """Triton as a package of Python."""
+The builder is `trtllm-build`, and the server is another engine's. Triton is NVIDIA's image, or a package.
+"""
 
 
 @runtime_checkable
@@ -219,7 +209,7 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def weight_bytes(self, source: Source, checkpoint: ConvertOptions, inside: DraftInside | None) -> int:
+    def weight_bytes(self, source: Source, checkpoint: ConvertOptions) -> int:
         """Returns the bytes of a model's weights as it loads them."""
 
     def host_need(

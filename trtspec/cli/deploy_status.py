@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trtspec.base.errors import UnavailableError
 from trtspec.cli.terminal.options import JsonOption
-from trtspec.cli.terminal.output import out
+from trtspec.cli.terminal.output import ShownRows, out
 from trtspec.client.local_server import find_servers
 from trtspec.deployment.container import find_deployed
 from trtspec.pipeline.containers.program import find_program
@@ -46,7 +45,7 @@ def deploy_status(json: JsonOption = False) -> None:
     ]
     known = {(row["build"], row["url"]) for row in rows}
     rows += [_in_foreground(server) for server in servers if (server.build, server.url) not in known]
-    out.show(DeployedServers(rows, program.name), as_json=json)
+    out.show(ShownRows(rows, f"nothing is deployed here, nor in {program.name}"), as_json=json)
     for deployed, api_flaw in found:
         if api_flaw:
             name, line = deployed.state.name, serve_line(deployed.deployment)
@@ -54,25 +53,6 @@ def deploy_status(json: JsonOption = False) -> None:
             why = "as after a restart of this machine" if is_gone else "and holds its port: end it first"
             out.warning(f"OpenAI's API of {name} is {api_flaw}, {why}")
             out.hint(line)
-
-
-@dataclass(frozen=True, slots=True)
-class DeployedServers:
-    """The servers on this machine."""
-
-    rows: list[dict[str, str]]
-    """The columns of each by their names."""
-    program: str
-    """The program whose containers are among them."""
-
-    def tell(self) -> None:
-        if self.rows:
-            out.table([list(row.values()) for row in self.rows], header=list(self.rows[0]))
-        else:
-            out.status(f"nothing is deployed here, nor in {self.program}")
-
-    def as_json(self) -> list[dict[str, str]]:
-        return self.rows
 
 
 def _in_foreground(server: LocalServer) -> dict[str, str]:

@@ -17,7 +17,6 @@ from trtspec.checkpoint.blueprint import check_tensors
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
 from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.checkpoint.convert_options import ConvertOptions, misfit
-from trtspec.checkpoint.inside import DraftInside
 from trtspec.methods.method import AT_ONCE
 from trtspec.methods.table import METHODS
 from trtspec.models.families import FAMILIES, family_of
@@ -268,9 +267,9 @@ class EngineBackend(Planner):
             check_tensors(source, family_of(source).weights(source), None)
         return found
 
-    def weight_bytes(self, source: Source, checkpoint: ConvertOptions, inside: DraftInside | None) -> int:
+    def weight_bytes(self, source: Source, checkpoint: ConvertOptions) -> int:
         """Returns the bytes of the checkpoint."""
-        return checkpoint_size(source, checkpoint, inside)
+        return checkpoint_size(source, checkpoint)
 
     def resolve(
         self, choose: Chooser, facts: PlanFacts, output: Path, runners: Mapping[Role, Backend]

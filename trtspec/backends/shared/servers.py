@@ -21,7 +21,6 @@ from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.convert_options import Mapping as RankMapping
-from trtspec.checkpoint.inside import DraftInside
 from trtspec.methods.method import TRANSLATES, Method
 from trtspec.models.families import longrope
 from trtspec.models.heads.head import HeadDescription
@@ -452,8 +451,8 @@ class ServerBackend(Planner):
         return place(ranks, ranks[Role.TARGET], draft)
 
     def machine_needs(self, recipe: Recipe) -> tuple[MachineNeed, ...]:
-        own = (MachineNeed.SERVER, MachineNeed.CONTAINERS)
-        return own if recipe.hardware.gpu == gpus.NONE else (MachineNeed.GPUS, *own)
+        on_gpu: tuple[MachineNeed, ...] = ("gpus", "server", "containers")
+        return on_gpu[1:] if recipe.hardware.gpu == gpus.NONE else on_gpu
 
     def read(self, folder: Path) -> Source:
         return read_model(folder, whole=True)
@@ -462,7 +461,7 @@ class ServerBackend(Planner):
         overrides = self.overrides(recipe) if role is Role.TARGET else {}
         return member_of(source, for_engines=False, overrides=overrides)
 
-    def weight_bytes(self, source: Source, checkpoint: ConvertOptions, inside: DraftInside | None) -> int:
+    def weight_bytes(self, source: Source, checkpoint: ConvertOptions) -> int:
         return source.size
 
     def misfits(self, recipe: Recipe, target: Source) -> Iterator[Finding]:

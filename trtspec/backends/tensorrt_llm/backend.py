@@ -82,9 +82,8 @@ class TensorRtLlmBackend(EngineBackend):
         return release_of(recipe.engine.release)
 
     def machine_needs(self, recipe: Recipe) -> tuple[MachineNeed, ...]:
-        need = MachineNeed
-        torch = (need.TORCH_DRAFT,) if recipe.draft_gpus == () else ()
-        return (need.GPUS, need.BUILDER, need.CONTAINERS, *torch, need.TRITON_IMAGE)
+        usual: tuple[MachineNeed, ...] = ("gpus", "builder", "containers", "triton_image")
+        return (*usual[:-1], "torch_draft", usual[-1]) if recipe.draft_gpus == () else usual
 
     def host_obstacle(self, host: Host, recipe: Recipe) -> TrtspecError | None:
         return recipe_obstacle(host, recipe, max(self.ranks(recipe).values()))

@@ -64,7 +64,7 @@ class TorchBackend(EngineBackend):
         """Returns None: its engines have the memory that the host, or its GPU, has left when they load."""
 
     def machine_needs(self, recipe: Recipe) -> tuple[MachineNeed, ...]:
-        return (MachineNeed.TORCH, MachineNeed.TRITON_WHEEL)
+        return ("torch", "triton_wheel")
 
     def host_need(self, source: Source, dtype: str, options: BuildOptions, dependent: str | None) -> KvNeed:
         """Returns the need of the whole model, since its ranks run on one device.

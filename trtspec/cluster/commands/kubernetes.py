@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +19,7 @@ from trtspec.cli.terminal.options import (
     OutputOption,
     RecipeArgument,
 )
-from trtspec.cli.terminal.output import INTERRUPTED, out
+from trtspec.cli.terminal.output import INTERRUPTED, ShownRows, out
 from trtspec.cluster.kubernetes import release
 from trtspec.cluster.kubernetes.cluster import connect
 from trtspec.cluster.kubernetes.helm import template
@@ -101,31 +100,14 @@ def status(
     """
     cluster = connect(context, namespace)
     found = release.find_deployed(cluster)
-    out.show(ClusterServers(found, cluster), as_json=json)
+    nothing = f"nothing of trtspec is in namespace {cluster.namespace} of {cluster.context}"
+    header = ("name", "what", "state", "ready", "build", "image")
+    out.show(ShownRows([each.as_json() for each in found], nothing, header), as_json=json)
     for each in found:
         if each.trouble:
             out.warning(each.trouble)
     if any(each.trouble for each in found):
         raise typer.Exit(1)
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterServers:
-    """The servers in a namespace of a cluster."""
-
-    found: list[release.DeployedWorkload]
-    cluster: Cluster
-
-    def tell(self) -> None:
-        if self.found:
-            rows = [list(each.as_json().values())[:6] for each in self.found]
-            out.table(rows, header=("name", "what", "state", "ready", "build", "image"))
-        else:
-            where = f"namespace {self.cluster.namespace} of {self.cluster.context}"
-            out.status(f"nothing of trtspec is in {where}")
-
-    def as_json(self) -> list[dict[str, Any]]:
-        return [each.as_json() for each in self.found]
 
 
 def stop(

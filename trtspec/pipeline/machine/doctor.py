@@ -262,20 +262,14 @@ def _needed(recipe: Recipe | None) -> Severity:
 
 
 _CHECKS: Mapping[MachineNeed, Callable[[Machine, Recipe | None], Iterator[Finding]]] = {
-    MachineNeed.GPUS: _gpus,
-    MachineNeed.SERVER: _server,
-    MachineNeed.BUILDER: _builder,
-    MachineNeed.CONTAINERS: _containers,
-    MachineNeed.TORCH: _torch,
-    MachineNeed.TORCH_DRAFT: _torch_draft,
-    MachineNeed.TRITON_IMAGE: _triton_image,
-    MachineNeed.TRITON_WHEEL: _triton_wheel,
+    "gpus": _gpus,
+    "server": _server,
+    "builder": _builder,
+    "containers": _containers,
+    "torch": _torch,
+    "torch_draft": _torch_draft,
+    "triton_image": _triton_image,
+    "triton_wheel": _triton_wheel,
 }
-_USUAL = (
-    MachineNeed.GPUS,
-    MachineNeed.BUILDER,
-    MachineNeed.CONTAINERS,
-    MachineNeed.TORCH,
-    MachineNeed.TRITON_WHEEL,
-)
+_USUAL: tuple[MachineNeed, ...] = ("gpus", "builder", "containers", "torch", "triton_wheel")
 """What is looked for without a recipe."""

@@ -321,7 +321,7 @@ def advice(
     facts = PairFacts(
         target_parameters=target.model.source.active_parameters,
         draft_parameters=draft.model.source.active_parameters if draft else None,
-        draft_bytes=_bytes(draft) if draft else None,
+        draft_bytes=draft.runner.weight_bytes(draft.model.source, draft.checkpoint) if draft else None,
         length=resolved.num_draft_tokens or target.options.max_draft_len,
         max_batch_size=target.options.max_batch_size,
         requests=min(rooms, default=_made_for(resolved)),
@@ -352,7 +352,3 @@ def _expected(speed: Speed) -> Expected:
         first.tokens_per_second,
         first.plain.bottleneck,
     )
-
-
-def _bytes(engine: EnginePlan) -> int:
-    return engine.runner.weight_bytes(engine.model.source, engine.checkpoint, engine.draft_inside)
