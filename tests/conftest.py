@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path, PurePath
 from typing import Any
@@ -62,14 +62,14 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Prints the seconds of the slowest folders, those of all workers together."""
-    seconds = Counter[str]()
+    seconds = defaultdict[str, float](float)
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 seconds[str(PurePath(report.nodeid.partition("::")[0]).parent)] += report.duration
     if len(seconds) > 1:
         terminalreporter.write_line("seconds of the slowest folders:")
-        for folder, spent in seconds.most_common(10):
+        for spent, folder in sorted(zip(seconds.values(), seconds, strict=True), reverse=True)[:10]:
             terminalreporter.write_line(f"{spent:8.1f}  {folder}")
 
 
