@@ -9,8 +9,9 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -57,6 +58,19 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints the seconds of the slowest folders, those of all workers together."""
+    seconds = defaultdict[str, float](float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[str(PurePath(report.nodeid.partition("::")[0]).parent)] += report.duration
+    if len(seconds) > 1:
+        terminalreporter.write_line("seconds of the slowest folders:")
+        for spent, folder in sorted(zip(seconds.values(), seconds, strict=True), reverse=True)[:10]:
+            terminalreporter.write_line(f"{spent:8.1f}  {folder}")
 
 
 @pytest.fixture(scope="session")

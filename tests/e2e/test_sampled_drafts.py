@@ -18,8 +18,8 @@ from tests.e2e.conftest import Deploy, wait_until
 from tests.fakes.cpp_backend_build import LETTERS, write_build
 from tests.fakes.engine_dir import write_engine
 from tests.support.ports import free_ports
+from trtspec.deployment.deploy import serve_triton
 from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.local import serve_triton
 from trtspec.deployment.triton.install import find_wheel
 from trtspec.deployment.triton.launch import TritonLaunch
 from trtspec.gateway.ports import Ports

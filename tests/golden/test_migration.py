@@ -127,7 +127,7 @@ def test_a_command_becomes_a_recipe(case: str, tmp_path: Path, monkeypatch: pyte
     command = CASES[case].replace("FILE", "extra.yaml")
     found = recipe_of(command, Path("recipe.yaml"))
     loads(found.text.encode(), Path("recipe.yaml"))
-    told = "".join(f"{line.subject}: {line.fate}\n" for line in found.told)
+    told = "".join(f"{line.subject}: {line.fate}\n" for line in found.notes)
     written = f"{command}\n\n{found.text}\n{told}"
     golden = GOLDEN / f"{case}.txt"
     if os.environ.get("UPDATE_GOLDEN"):

@@ -19,8 +19,8 @@ from tests.e2e.conftest import Deploy, wait_until
 from tests.fakes.cpp_backend_build import write_build
 from tests.fakes.engine_dir import write_directory
 from tests.support.ports import free_ports
+from trtspec.deployment.deploy import serve_triton
 from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.local import serve_triton
 from trtspec.deployment.triton import install
 from trtspec.deployment.triton.install import find_wheel
 from trtspec.deployment.triton.launch import TritonLaunch

@@ -24,8 +24,8 @@ from typing import Any
 from tests.perf.coordinator import DRAFT_TOKEN_S, PROMPT, VERIFICATION_S
 from tests.support.grpc_client import GrpcClient
 from tests.support.ports import free_ports
+from trtspec.deployment.deploy import serve_triton
 from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.local import serve_triton
 from trtspec.deployment.triton.install import find_wheel
 from trtspec.deployment.triton.launch import TritonLaunch
 from trtspec.gateway.ports import Ports

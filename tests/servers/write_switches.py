@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 
 from tests.servers.judges import PYTHON
-from trtspec.backends.served.backend import ServerBackend
+from trtspec.backends.shared.servers import ServerBackend
 from trtspec.backends.table import backend_named
 from trtspec.pipeline.machine.installed import flags_of
 from trtspec.recipe.migration.command import OFF, OwnFlags
@@ -46,7 +46,7 @@ def own_parser(server: str) -> OwnParser:
 def rewritten(text: str, own: OwnFlags, table: FlagTable, later: OwnFlags | None = None) -> str:
     """Returns the module with the parser's flags; those that the parser does not know are of before it."""
     later = later or {}
-    syntax = table.told_by({**own, **later}).syntax
+    syntax = table.of_parser({**own, **later}).syntax
     # vLLM's parser makes the other form of each switch by itself, and so does its syntax here.
     made = {OFF + flag.removeprefix("--") for flag in {*syntax.switches, *own}} if syntax.folds else set()
     names = {table.syntax.name(flag) for flag in own}

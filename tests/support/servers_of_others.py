@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trtspec.backends.launch import ServerLaunch
-from trtspec.backends.served.backend import ServerBackend, launch_steps
+from trtspec.backends.shared.servers import ServerBackend, launch_steps
 from trtspec.backends.table import backend_named, backends
 
 SERVERS = tuple(backend.name for backend in backends() if not backend.builds_engines)

@@ -32,7 +32,7 @@ CORE = (
     {"cli"},
 )
 """From the ground: a room imports what is below it, and nothing beside it."""
-PLUG_INS = {f"backends/{name}" for name in (*NAMES, "built", "served")}
+PLUG_INS = {f"backends/{name}" for name in (*NAMES, "shared")}
 """The backends, and what some of them have in common; each may import all of the core but the commands."""
 WINGS = ({"measure"}, {"train", "capacity", "cluster"})
 """What the core does not import. Each may import all of the core, and those that follow the first wing."""
@@ -120,7 +120,7 @@ def test_nothing_is_imported_from_above(room: str) -> None:
 
 def _shares(room: str, other: str) -> bool:
     """Says whether a backend may import what several have in common."""
-    return room in PLUG_INS and other in {"backends/built", "backends/served"}
+    return room in PLUG_INS and other == "backends/shared"
 
 
 def test_nothing_imports_a_backend_but_its_table() -> None:

@@ -5,20 +5,29 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from trtspec.base.roles import Role
+from trtspec.recipe import gpus
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trtspec.base.errors import TrtspecError
     from trtspec.base.findings import Finding
+    from trtspec.checkpoint.convert_options import ConvertOptions
     from trtspec.checkpoint.inside import DraftInside
+    from trtspec.models.pair import Member
     from trtspec.models.source import Source
     from trtspec.pipeline.engine.engine_options import BuildOptions
+    from trtspec.pipeline.machine.host import Host
+    from trtspec.pipeline.repository.spec import EngineModel, Placement
+    from trtspec.recipe.gpus import GpuProduct
     from trtspec.recipe.loader import LoadedRecipe
     from trtspec.recipe.migration.tool import MigrationTool
+    from trtspec.recipe.releases import Release
     from trtspec.recipe.schema import Recipe, RecipeModel
+    from trtspec.serving.executors.torch.budget import KvNeed
 
 
 PYTHON = "python"
@@ -33,6 +42,15 @@ class Unsupported:
     source: str
     releases: tuple[str, ...] = ()
     """The releases that run the method all the same, the newest first."""
+
+
+MachineNeed = Literal[
+    "gpus", "server", "builder", "containers", "torch", "torch_draft", "triton_image", "triton_wheel"
+]
+"""A part of a machine that a recipe's build or server uses.
+
+The builder is `trtllm-build`, and the server is another engine's. Triton is NVIDIA's image, or a package.
+"""
 
 
 @runtime_checkable
@@ -60,8 +78,6 @@ class Backend(ABC):
     """True if trtspec builds engines for it, which its own coordinator serves under Triton."""
     inside: ClassVar[Mapping[str, type[DraftInside]]] = {}
     """The methods whose draft is built into the target's engine, and what is built."""
-    compiles: ClassVar[bool] = False
-    """True if its engines are compiled: on a GPU, for GPUs of its kind and for one release."""
     packages: ClassVar[tuple[str, ...]] = ()
     """The names that pip may know it by."""
     drain_option: ClassVar[str | None] = None
@@ -81,7 +97,7 @@ class Backend(ABC):
     pins_drafts: ClassVar[bool] = True
     """True if it can load a draft of the Hub at a commit."""
     needs_gpu: ClassVar[str | None] = None
-    """The reason why it does not run without a GPU; None if it does."""
+    """The reason why it does not run, nor build engines, without a GPU; None if it does."""
     triton_backend: ClassVar[str] = PYTHON
     """Triton's backend that loads its engines as models of their own."""
     float32_flaw: ClassVar[str | None] = None
@@ -90,11 +106,16 @@ class Backend(ABC):
     """True if it runs FP8 weights on GPUs without FP8 too."""
     takes_any_recipe: ClassVar[bool] = False
     """True if it runs recipes for other backends, and ignores keys that only those have."""
-
-    @property
-    def is_embedded(self) -> bool:
-        """True if trtspec's own process runs its engines, in the memory that the host has left."""
-        return self.builds_engines and not self.compiles
+    copies: ClassVar[int] = 0
+    """How often a build has a model's weights on its disk."""
+    rank_suffix: ClassVar[str] = ".safetensors"
+    """The suffix of the file that an engine has for each rank."""
+    lends_layers: ClassVar[bool] = False
+    """True if a draft of the target's layers can live in the target's engine."""
+    no_forecast: ClassVar[str | None] = None
+    """The reason why no data sheet tells how fast its engines are; None if that of the GPU does."""
+    split_alike: ClassVar[tuple[Role, ...]] = (Role.TARGET,)
+    """The models that have the target's tensor ranks."""
 
     @property
     def translates(self) -> bool:
@@ -150,14 +171,63 @@ class Backend(ABC):
         return {Role.TARGET: recipe.target} if self.drafts_inside(recipe) else recipe.models
 
     def ranks(self, recipe: Recipe) -> dict[Role, int]:
-        """Returns the number of ranks of each engine, each on a GPU of its own.
+        """Returns the number of ranks of each engine, each on a GPU of its own."""
+        return {role: model.parallel.ranks for role, model in self.engines(recipe).items()}
 
-        Another engine's server loads the draft on as many tensor ranks as the target.
+    @abstractmethod
+    def place(self, ranks: Mapping[Role, int], count: int, draft: tuple[int, ...] | None) -> Placement:
+        """Returns the GPUs of engines with so many ranks, on a server with `count` GPUs.
+
+        `draft` are those that the recipe names for the draft.
         """
-        ranks = {role: model.parallel.ranks for role, model in self.engines(recipe).items()}
-        if Role.DRAFT in ranks and not self.builds_engines:
-            ranks[Role.DRAFT] = recipe.target.parallel.tensor
-        return ranks
+
+    def gpu(self, recipe: Recipe) -> GpuProduct | None:
+        """Returns the GPU by which a plan reckons memory and speed; None if it reckons with none."""
+        return gpus.GPUS.get(recipe.hardware.gpu)
+
+    def engine_release(self, recipe: Recipe) -> Release | None:
+        """Returns the release of TensorRT-LLM that alone loads a recipe's engines; None if any does."""
+        return None
+
+    @abstractmethod
+    def machine_needs(self, recipe: Recipe) -> tuple[MachineNeed, ...]:
+        """Returns what a recipe's build and server use of a machine, in the order in which they need it."""
+
+    def host_obstacle(self, host: Host, recipe: Recipe) -> TrtspecError | None:
+        """Returns what keeps a machine from a build, as far as the recipe tells; None if nothing does."""
+        return None
+
+    @abstractmethod
+    def read(self, folder: Path) -> Source:
+        """Reads a model's folder as `read_model`; raises ModelError or TensorError."""
+
+    @abstractmethod
+    def member(self, source: Source, recipe: Recipe, role: Role) -> Member:
+        """Returns the facts by which a model is compared with the other one of its pair.
+
+        Raises ModelError or TensorError for one that it does not take.
+        """
+
+    @abstractmethod
+    def weight_bytes(self, source: Source, checkpoint: ConvertOptions) -> int:
+        """Returns the bytes of a model's weights as it loads them."""
+
+    def host_need(
+        self, source: Source, dtype: str, options: BuildOptions, dependent: str | None
+    ) -> KvNeed | None:
+        """Returns the KV cache of an engine in the host's own memory; None if it has none there.
+
+        `dependent` is the method of a draft that lives in the target's engine, and `layers` for its layers.
+        """
+        return None
+
+    def device(self, wanted: str | None) -> str | None:
+        """Returns the device that an engine's process is told; None if the placement says it."""
+        return None
+
+    def triton_model(self, model: EngineModel) -> EngineModel:
+        """Returns what Triton reads of an engine that is a model of its own; paths begin at the build."""
+        return model
 
     def overrides(self, recipe: Recipe) -> Mapping[str, Any]:
         """Returns the keys of the target's `config.json` that a recipe overrides."""

@@ -43,7 +43,7 @@ class Imported:
 
     text: str
     """The recipe's text, which loads."""
-    told: tuple[FlagNote, ...]
+    notes: tuple[FlagNote, ...]
     """The notes on the command, a line each."""
     missing: tuple[FlagNote, ...]
     """The notes on speculation that the command asks for and the recipe lacks."""
@@ -105,7 +105,7 @@ def recipe_of(
         for flag in reading.of_drafts:
             reading.miss(flag, f"{backend} has no such flag")
     text = _commented(text, reading)
-    told = dict.fromkeys(reading.told)
+    told = dict.fromkeys(reading.notes)
     return Imported(text, tuple(told), tuple(note for note in told if note in reading.missing))
 
 
@@ -240,7 +240,7 @@ def _commented(text: str, reading: FlagReading) -> str:
     line = re.search(r"^ +(?:method|kind): (\S+)( +# .*)$", text, re.M)
     if flag is None or line is None or line[1] == method:
         return text
-    if not any(told.subject == flag for told in reading.told):
+    if not any(told.subject == flag for told in reading.notes):
         reading.miss(flag, f"{method} has no place on this backend")
     return text[: line.start(2)] + text[line.end(2) :]
 
@@ -253,7 +253,7 @@ def _tell_change(change: Change, reading: FlagReading) -> None:
             tell = reading.miss if change.key in _SPECULATION else reading.lose
             tell(reading.origins[key], change.reason)
     elif change.key not in ("name", "engine.backend", "API"):
-        reading.told = [told for told in reading.told if told.subject != change.key]
+        reading.notes = [told for told in reading.notes if told.subject != change.key]
         is_same = change.before == change.after
         fate = change.reason if is_same else f"{change.before} -> {change.after}: {change.reason}"
         reading.say(change.key, fate)

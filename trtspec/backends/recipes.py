@@ -43,8 +43,9 @@ def runners_of(recipe: Recipe) -> dict[Role, Planner]:
 
 
 def release_of(recipe: Recipe) -> str | None:
-    """Returns the release of TensorRT-LLM whose engines a recipe names; None if it names none or has none."""
-    return recipe.engine.release if runner_of(recipe).compiles else None
+    """Returns the release of TensorRT-LLM that a recipe's engines are compiled for; None if they are not."""
+    release = runner_of(recipe).engine_release(recipe)
+    return release.version if release else None
 
 
 def contradictions(recipe: Recipe) -> Iterator[Finding]:

@@ -89,7 +89,7 @@ def planned_replica(resolved: Resolved, speed: ReplicaSpeed, *, has_drafts: bool
 
     The bytes of engines are nearly those of their checkpoints.
     """
-    target, placed, hardware = resolved.target, resolved.placement, resolved.loaded.recipe.hardware
+    target, placed, recipe = resolved.target, resolved.placement, resolved.loaded.recipe
     engines: dict[Role, EnginePlan] = dict(resolved.engines)
     if not has_drafts:
         engines = {Role.TARGET: replace(target, options=replace(target.options, max_draft_len=0))}
@@ -100,13 +100,13 @@ def planned_replica(resolved: Resolved, speed: ReplicaSpeed, *, has_drafts: bool
         for place, size in zip(places, ranks, strict=False):
             sizes[place] = sizes.get(place, 0) + size
     # A replica on a CPU has no plan of memory.
-    gpu = None if target.runner.is_embedded else gpus.GPUS.get(hardware.gpu)
+    gpu = target.runner.gpu(recipe)
     used = {*placed.target, *(placed.draft if has_drafts else ())}
     return Replica(
         speed,
         places=min(engine.options.max_batch_size for engine in engines.values()),
-        gpus=1 if hardware.gpu == gpus.NONE else len(used),
-        kv_tokens=budget_of(gpu, engines, hardware.count).tokens if gpu else None,
+        gpus=1 if recipe.hardware.gpu == gpus.NONE else len(used),
+        kv_tokens=budget_of(gpu, engines, recipe.hardware.count).tokens if gpu else None,
         longest_draft=target.options.max_draft_len if has_drafts else 0,
         bytes=sum(sizes.values()),
         fullest_bytes=max(sizes.values()),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trtspec.backends.recipes import release_of, runner_of
-from trtspec.base.errors import TrtspecError
+from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.findings import Severity, as_json, errors
 from trtspec.base.roles import Role
 from trtspec.base.units import short, three_digits
@@ -28,7 +28,11 @@ _LABELS = {Severity.ERROR: "refused", Severity.NOTE: "differs"}
 
 
 def check(recipe: RecipeArgument, json: JsonOption = False) -> None:
-    """Check a recipe, and whether its models fit together."""
+    """Check a recipe, and whether its models fit together.
+
+    The exit status is 1 if something does not fit, and if a model is not on this machine: then the recipe
+    alone was checked.
+    """
     request = PlanRequest()
     try:
         loaded = read_request(recipe, request)
@@ -39,6 +43,12 @@ def check(recipe: RecipeArgument, json: JsonOption = False) -> None:
         raise
     out.show(CheckedRecipe(report), as_json=json)
     refuse(str(recipe), report.findings, can_translate=runner_of(report.loaded.recipe).translates)
+    if report.unseen:
+        models = report.loaded.recipe.models
+        reasons = "; ".join(f"the {role} {reason}" for role, reason in report.unseen.items())
+        downloads = " and ".join(f"hf download {models[role].model}" for role in report.unseen)
+        problem = f"the {'pair' if len(models) > 1 else 'model'} was not checked: {reasons}"
+        raise UnavailableError(recipe, problem, f"{downloads}, or write a model's folder in the recipe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +79,9 @@ class CheckedRecipe:
         for finding in self.report.findings:
             out.result(f"{_LABELS[finding.severity]}  {finding.subject}: {finding.problem}")
             out.result(f"         {finding.effect}")
-        is_pair = len(recipe.models) > 1
-        for role, reason in self.report.unseen.items():
-            out.warning(f"the {'pair' if is_pair else 'model'} was not checked: the {role} {reason}")
         if not errors(self.report.findings):
             out.result()
-            fits = is_pair and not self.report.unseen
+            fits = len(recipe.models) > 1 and not self.report.unseen
             out.result("the recipe is valid, and the pair fits" if fits else "the recipe is valid")
 
     def as_json(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trtspec.base.errors import UnavailableError
 from trtspec.cli.terminal.options import JsonOption
-from trtspec.cli.terminal.output import out
+from trtspec.cli.terminal.output import ShownRows, out
 from trtspec.client.local_server import find_servers
 from trtspec.deployment.container import find_deployed
 from trtspec.pipeline.containers.program import find_program
@@ -45,12 +45,7 @@ def deploy_status(json: JsonOption = False) -> None:
     ]
     known = {(row["build"], row["url"]) for row in rows}
     rows += [_in_foreground(server) for server in servers if (server.build, server.url) not in known]
-    if json:
-        out.json(rows)
-    elif rows:
-        out.table([list(row.values()) for row in rows], header=list(rows[0]))
-    else:
-        out.status(f"nothing is deployed here, nor in {program.name}")
+    out.show(ShownRows(rows, f"nothing is deployed here, nor in {program.name}"), as_json=json)
     for deployed, api_flaw in found:
         if api_flaw:
             name, line = deployed.state.name, serve_line(deployed.deployment)

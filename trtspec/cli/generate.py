@@ -110,31 +110,39 @@ def generate(options: GenerateOptions) -> None:
         stream=options.stream,
         hear=out.data if is_shown else unheard,
     )
-    if options.json:
-        out.json(_as_json(completion))
-        return
-    out.data("\n" if is_shown else f"{completion.text}\n")
-    out.status(summary(completion))
+    out.show(ShownCompletion(completion, is_shown), as_json=options.json)
 
 
-def _as_json(completion: TimedAnswer) -> dict[str, Any]:
-    drafts = completion.drafts
-    outputs = completion.tensors or {
-        "num_input_tokens": completion.num_input_tokens,
-        "num_output_tokens": completion.num_output_tokens,
-        "finish_reason": completion.finish_reason,
-    }
-    counts = {}
-    if drafts and not completion.tensors:
-        counts = {"total_draft_tokens": drafts.drafted, "total_accepted_draft_tokens": drafts.accepted}
-    return {
-        "text": completion.text,
-        **outputs,
-        "first_text_s": completion.first_text_s,
-        "seconds": completion.seconds,
-        "tokens_per_second": completion.tokens_per_second,
-        **counts,
-    }
+@dataclass(frozen=True, slots=True)
+class ShownCompletion:
+    """The completion of a prompt."""
+
+    completion: TimedAnswer
+    is_streamed: bool
+    """True if its text was printed as it came."""
+
+    def tell(self) -> None:
+        out.data("\n" if self.is_streamed else f"{self.completion.text}\n")
+        out.status(summary(self.completion))
+
+    def as_json(self) -> dict[str, Any]:
+        completion, drafts = self.completion, self.completion.drafts
+        outputs = completion.tensors or {
+            "num_input_tokens": completion.num_input_tokens,
+            "num_output_tokens": completion.num_output_tokens,
+            "finish_reason": completion.finish_reason,
+        }
+        counts = {}
+        if drafts and not completion.tensors:
+            counts = {"total_draft_tokens": drafts.drafted, "total_accepted_draft_tokens": drafts.accepted}
+        return {
+            "text": completion.text,
+            **outputs,
+            "first_text_s": completion.first_text_s,
+            "seconds": completion.seconds,
+            "tokens_per_second": completion.tokens_per_second,
+            **counts,
+        }
 
 
 def summary(completion: TimedAnswer) -> str:

@@ -103,7 +103,7 @@ def _read(command: str, path: Path, asked: Mapping[str, str | None], *, allow_lo
         except (OSError, UnicodeDecodeError) as error:
             raise TrtspecError(command, f"cannot be read: {error}", "name a script or a manifest") from None
     found = recipe_of(text, path, **asked, ask=_own_flags)
-    for told in found.told:
+    for told in found.notes:
         out.status(f"{told.subject}: {told.fate}")
     if found.missing and not allow_loss:
         missing = found.missing[0]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import trtspec
 from trtspec.base.errors import UnavailableError
+from trtspec.base.units import gib
 from trtspec.cli.terminal.options import BackendOption, JsonOption, OutputOption, RecipeArgument
-from trtspec.cli.terminal.outlook import outlook_as_json, print_outlook, print_verdict
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.steps import PlannedSteps
 from trtspec.deployment.deployment import rollout_file
@@ -21,7 +23,14 @@ from trtspec.forecast.rules import MeasuredRun
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.plan.outlook import PlanOutlook, look_ahead
 from trtspec.pipeline.plan.picture import draw
+from trtspec.pipeline.plan.speed import ACCEPTANCES
 from trtspec.serving.executors.torch import host
+
+if TYPE_CHECKING:
+    from trtspec.forecast.rules import Judgement
+    from trtspec.pipeline.plan.memory import Budget
+    from trtspec.pipeline.plan.outlook import Alternative, Embedded
+    from trtspec.pipeline.plan.speed import Speed
 
 SUFFIXES = (".svg", ".png", ".pdf")
 EXAMPLES = (
@@ -194,3 +203,272 @@ def _draw(made: BuildPlan, outlook: PlanOutlook, file: Path) -> None:
         raise UnavailableError("the picture", f"has nothing to show: {outlook.no_speed}")
     draw(outlook.speed, f"{recipe.name}: {recipe.hardware.count} x {recipe.hardware.gpu}", file)
     out.status(f"{file}: drawn")
+
+
+_USUAL = (0.6, 0.8)
+"""The acceptance that most pairs have, of the forecast's own."""
+
+
+def print_verdict(made: BuildPlan, outlook: PlanOutlook) -> None:
+    """Prints each part of the verdict as a line."""
+    name = made.resolved.loaded.recipe.name
+    out.sentence(f"{name} {'; '.join(_fits(outlook))}")
+    out.sentence(_expected(outlook.speed) if outlook.speed else f"no forecast: {outlook.no_speed}")
+    out.sentence(outlook.advice.words)
+    for names, why in _as_published(made):
+        out.sentence(f"{' and '.join(names)}, computed from published sizes: {why}")
+    if not any(_problems(outlook)):
+        out.result(f"next: {shlex.join(_next(made))}")
+
+
+def _as_published(made: BuildPlan) -> Iterator[tuple[list[str], str]]:
+    """Yields each reason for which models could not be read, with the models."""
+    unread = [(facts.name, facts.not_read) for facts in made.facts.models.values() if facts.not_read]
+    for why, found in groupby(unread, lambda one: one[1].problem):
+        yield [name for name, _ in found], why
+
+
+def _problems(outlook: PlanOutlook) -> Iterator[str]:
+    yield from (found.problem for found in (outlook.memory, outlook.on_cpu) if found and found.problem)
+
+
+def _fits(outlook: PlanOutlook) -> Iterator[str]:
+    """Yields whether the engines fit, with the memory that they take or the change that would help."""
+    if problems := list(_problems(outlook)):
+        yield f"does not fit: {'; '.join(problems)}"
+        if outlook.alternatives:
+            changes = outlook.alternatives[0].changes.items()
+            yield f"it fits with {', '.join(f'{key}: {value}' for key, value in changes)}"
+        return
+    if memory := outlook.memory:
+        yield (
+            f"fits: weights and workspace take {gib(memory.weights + memory.workspace)} of the"
+            f" {gib(memory.total)} of {memory.gpu}, and the rest holds {memory.requests} requests of"
+            f" {memory.tokens_per_request:,} tokens"
+        )
+    if on_cpu := outlook.on_cpu:
+        yield (
+            f"fits: weights take {gib(on_cpu.weights)} of the {gib(on_cpu.free)} that are free here, and the"
+            f" rest holds {on_cpu.requests} requests of {on_cpu.max_seq_len:,} tokens"
+        )
+    if not (memory or on_cpu):
+        yield "takes what its server takes: trtspec does not know the layers"
+
+
+def _expected(speed: Speed) -> str:
+    """Returns the expected speed of one stream, without drafts and with them."""
+    alone = speed.rows[0]
+    least, most = (alone.best[ACCEPTANCES.index(share)].speedup for share in _USUAL)
+    plain = alone.tokens_per_second
+    return (
+        f"expected of one stream: {plain:,.0f} tokens/s without drafts, {plain * least:,.0f} to"
+        f" {plain * most:,.0f} with them ({least:.2f} to {most:.2f} times, where {_USUAL[0]:.0%} to"
+        f" {_USUAL[1]:.0%} of the draft tokens are accepted)"
+    )
+
+
+def _next(made: BuildPlan) -> list[str]:
+    """Returns the next command."""
+    recipe, pending = str(made.resolved.loaded.path), made.pending()
+    if not pending:
+        return ["trtspec", "deploy", recipe]
+    cannot = any(step.obstacle for step in made.steps if step.name in pending)
+    in_container = cannot and made.resolved.release is not None
+    return ["trtspec", "build", recipe, *(["--container"] if in_container else [])]
+
+
+_SHOWN = 8
+"""The number of alternatives that are printed."""
+
+
+def print_outlook(outlook: PlanOutlook, gpu: str, places: int) -> None:
+    """Prints what there is of an outlook, a table each.
+
+    `gpu` is the recipe's, and `places` is the number of requests that its engines serve at once.
+    """
+    if outlook.memory:
+        _print_memory(outlook.memory)
+        out.result()
+    if outlook.on_cpu:
+        _print_embedded(outlook.on_cpu)
+        out.result()
+    if outlook.memory and outlook.memory.problem:
+        _print_alternatives(outlook.alternatives)
+        out.result()
+    if outlook.speed:
+        _print_speed(outlook.speed, gpu, places)
+        out.result()
+    out.table(_rules(outlook.advice.rules), header=("", "rules of thumb"))
+    out.result()
+    out.table(_rules(outlook.advice.checklist), header=("", "before production"))
+
+
+def outlook_as_json(outlook: PlanOutlook) -> dict[str, Any]:
+    on_cpu = outlook.on_cpu
+    on_host = {**asdict(on_cpu), "problem": on_cpu.problem} if on_cpu else None
+    memory: dict[str, Any] = {"memory": on_host}
+    if outlook.memory:
+        memory = {"memory": _memory_as_json(outlook.memory), "host_memory": on_host}
+    return {
+        **memory,
+        "alternatives": _alternatives_as_json(outlook.alternatives),
+        "forecast": _speed_as_json(outlook.speed) if outlook.speed else None,
+        "no_forecast": outlook.no_speed,
+        "advice": asdict(outlook.advice),
+    }
+
+
+def _print_memory(budget: Budget) -> None:
+    """Prints a GPU's memory: what the engines take of it, and what the rest is for."""
+    engines = budget.engines.items()
+    rows = [
+        ("weights", gib(budget.weights), ", ".join(f"{role} {gib(one.weights)}" for role, one in engines)),
+        ("workspace", gib(budget.workspace), "an estimate: activations, logits, CUDA, TensorRT"),
+        (
+            "KV cache",
+            gib(max(budget.left, 0)),
+            f"{budget.tokens:,} tokens{' in each of the two' * (len(engines) > 1)}",
+        ),
+        (
+            "a token",
+            f"{budget.kv_per_token:,} B",
+            ", ".join(f"{role} {engine.kv_per_token:,} B" for role, engine in engines),
+        ),
+        (
+            "requests",
+            str(budget.requests),
+            f"of {budget.tokens_per_request:,} tokens, draft included;"
+            f" max_batch_size is {budget.max_batch_size}",
+        ),
+    ]
+    out.table(rows, header=("memory", gib(budget.total), f"of the fullest {budget.gpu}"))
+
+
+def _memory_as_json(budget: Budget) -> dict[str, Any]:
+    """Returns the budget in bytes, tokens and requests."""
+    found = {name: getattr(budget, name) for name in ("left", "tokens", "requests", "problem")}
+    values = asdict(budget)
+    return {**values, **values.pop("engines"), **found}
+
+
+def _print_embedded(embedded: Embedded) -> None:
+    """Prints the memory of the engines on the CPU of this machine."""
+    is_pair = len(embedded.roles) > 1
+    found = f"{'all' if embedded.tokens == embedded.asked else 'of'} {embedded.asked:,}"
+    of = "of both models" if is_pair else f"of the {embedded.roles[0]}"
+    if embedded.shared:
+        of += f", {gib(embedded.shared)} in common"
+    rows = [
+        ("weights", gib(embedded.weights), of),
+        ("a token", f"{embedded.kv_per_token:,} B", "of KV cache, in both" if is_pair else "of KV cache"),
+        (
+            "KV cache",
+            f"{embedded.tokens:,} tokens",
+            f"{'in each of the two, ' if is_pair else ''}{found} that requests can ask for",
+        ),
+        ("threads", str(embedded.threads), f"{embedded.because}; fewer while others are busy on them"),
+    ]
+    out.table(rows, header=("memory", gib(embedded.free), "free on this machine, for its CPU"))
+
+
+def _print_speed(speed: Speed, gpu: str, places: int) -> None:
+    """Prints the speed without drafts, and the best draft length and its gain for each acceptance and
+    load."""
+    rows = [
+        (
+            row.streams,
+            f"{row.tokens_per_second:,.0f}",
+            *(f"{one.speedup:.2f}@{one.length}" if one.length else "-" for one in row.best),
+            "never" if row.break_even is None else f"{row.break_even:.2f}",
+        )
+        for row in speed.rows
+    ]
+    out.result(f"expected of {gpu}, sequences of {speed.context:,} tokens: tokens/s without drafts, then")
+    out.result(f"times that @ the best K up to {speed.pair.longest}, by how likely a draft token is accepted")
+    out.table(rows, header=("streams", "tokens/s", *(f"at {value}" for value in ACCEPTANCES), "from"))
+    for line in _speed_notes(speed, places):
+        out.result(line)
+
+
+def _speed_notes(speed: Speed, places: int) -> Iterator[str]:
+    """Yields the notes on the numbers."""
+    first, last = speed.rows[0], speed.rows[-1]
+    yield "from: the acceptance at which drafts begin to gain; -: they gain nothing"
+    span = f"{first.plain.seconds * 1000:.1f} ms for {first.streams} stream"
+    span += f", {last.plain.seconds * 1000:.1f} ms for {last.streams}"
+    limits = [(row.streams, row.plain.bottleneck) for row in speed.rows]
+    changes = [one for number, one in enumerate(limits) if not number or limits[number - 1][1] != one[1]]
+    waits = ", ".join(f"{limit} from {streams} on" for streams, limit in changes)
+    yield f"a step without drafts: {span}; it waits for {waits}"
+    if speed.pair.draft is None:
+        yield "look-ups cost nothing; if a look-up finds nothing, there is no draft"
+    if full := [row.streams for row in speed.rows if not row.fits]:
+        sequences = "a sequence" if full[0] == 1 else f"{full[0]} sequences"
+        yield f"the KV cache does not hold {sequences} of that length"
+    if places < last.streams:
+        yield f"max_batch_size is {places}: further streams wait in the queue"
+
+
+def _speed_as_json(speed: Speed) -> dict[str, Any]:
+    """Returns the forecast; times are seconds."""
+    return {
+        "context": speed.context,
+        "max_draft_len": speed.pair.longest,
+        "round_overhead": speed.pair.overhead_s,
+        "streams": [
+            {
+                "streams": row.streams,
+                "tokens_per_second": row.tokens_per_second,
+                "step": row.plain.seconds,
+                "limit": row.plain.bottleneck,
+                "draft_cost": row.draft_cost,
+                "break_even": row.break_even,
+                "fits": row.fits,
+                "best": [
+                    {"acceptance": acceptance, "num_draft_tokens": one.length, "speedup": one.speedup}
+                    for acceptance, one in zip(ACCEPTANCES, row.best, strict=True)
+                ],
+            }
+            for row in speed.rows
+        ],
+    }
+
+
+def _print_alternatives(found: Sequence[Alternative]) -> None:
+    """Prints what would fit, best first, with the change of the recipe."""
+    if not found:
+        out.sentence("nothing fits instead: neither FP8 nor shorter sequences, on up to 8 such GPUs")
+        return
+    rows = [
+        (
+            f"{one.count} GPU{'s' * (one.count > 1)}",
+            gib(one.budget.weights),
+            f"{one.budget.requests} of {one.budget.max_batch_size}",
+            f"{one.budget.tokens_per_request:,}",
+            ", ".join(f"{key}: {value}" for key, value in one.changes.items()),
+        )
+        for one in found[:_SHOWN]
+    ]
+    out.table(rows, header=("fits instead", "weights", "requests", "of tokens", "with this in the recipe"))
+
+
+def _alternatives_as_json(found: Sequence[Alternative]) -> list[dict[str, Any]]:
+    return [
+        {
+            "changes": one.changes,
+            "count": one.count,
+            "weights": one.budget.weights,
+            "left": one.budget.left,
+            "tokens": one.budget.tokens,
+            "requests": one.budget.requests,
+            "tokens_per_request": one.budget.tokens_per_request,
+        }
+        for one in found
+    ]
+
+
+def _rules(judgements: Sequence[Judgement]) -> Iterator[tuple[str, str]]:
+    """Yields each verdict, and its rule with its number and what follows, where there are any."""
+    for one in judgements:
+        found = "; ".join(part for part in (one.number, one.then) if part)
+        yield one.verdict, f"{one.rule}: {found}" if found else one.rule

@@ -20,8 +20,8 @@ from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.signals import ended_by_sigterm
 from trtspec.pipeline.machine.installed import this_runtime
 from trtspec.pipeline.store import upkeep
-from trtspec.pipeline.store.kept import keep, remembered
 from trtspec.pipeline.store.lease import builders
+from trtspec.pipeline.store.reuse import keep, remembered
 from trtspec.pipeline.store.sbom import cyclonedx
 from trtspec.pipeline.store.store import find_entry
 from trtspec.pipeline.store.upkeep import PruneRules

@@ -1,25 +1,52 @@
-"""Serves a build for the time of a block."""
+"""Serves a build for the time of a block, on this machine or in a container.
+
+This machine may itself be a container of NVIDIA's or the vendor's image.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from trtspec.base.errors import StuckError
+from yarl import URL
+
+from trtspec.base.child import ChildProcess
+from trtspec.base.environment import without_secrets
+from trtspec.base.errors import StuckError, UnavailableError
+from trtspec.base.process_limits import check_open_files
 from trtspec.base.progress import Progress, no_progress
 from trtspec.deployment.build import DeployedBuild, find_build
 from trtspec.deployment.container import container_place
 from trtspec.deployment.deployment import TRITON, Deployment, kind_of
-from trtspec.deployment.engine_server import EngineServerLaunch, engine_server_launch
-from trtspec.deployment.local import local_place
+from trtspec.deployment.engine_server import EngineServerLaunch, difference, engine_server_launch
+from trtspec.deployment.openai import OpenAi
 from trtspec.deployment.options import DeployOptions, with_own_logs
-from trtspec.deployment.place import ServingPlace
-from trtspec.deployment.server import RunningServer
+from trtspec.deployment.place import HIDDEN, LaunchCommand, ServingPlace
+from trtspec.deployment.server import RunningServer, begin_log
+from trtspec.deployment.triton.install import (
+    Regions,
+    TritonInstall,
+    check_path,
+    find_triton,
+    is_any_abandoned,
+    remove_abandoned,
+)
 from trtspec.deployment.triton.launch import TritonLaunch
+from trtspec.deployment.triton.server import RequestGate, Stubs, TritonServer
 from trtspec.gateway.openai.settings import ModelCard
+from trtspec.gateway.ports import LOOPBACK, Ports, are_free, check_free, reserved_ports
+from trtspec.gateway.triton.front import Front
+from trtspec.pipeline.machine.devices import find_gpus
+from trtspec.pipeline.machine.installed import this_runtime
+from trtspec.serving.triton.agreement import STOPPING
 
 _LOOK_S = 0.1
 
@@ -140,3 +167,167 @@ def _ready(start: Callable[[], RunningServer]) -> RunningServer:
             if is_last:
                 raise
     return server
+
+
+_END_S = 5.0
+
+
+def local_place(
+    build: DeployedBuild,
+    deployment: Deployment,
+    launch: TritonLaunch | EngineServerLaunch,
+    python: Path | None,
+) -> ServingPlace:
+    """Returns this machine as the place to serve a build.
+
+    Triton is that of NVIDIA's image, if this is one, or the installed one. Another engine's server is that of
+    `python`, or of PATH. Raises `UnavailableError` if there is none.
+    """
+    serve: Callable[[], AbstractContextManager[Callable[[], RunningServer]]]
+    if isinstance(launch, EngineServerLaunch):
+        command = launch.installed(deployment, python)
+        serve = partial(serve_engine_server, deployment, command, launch.hub_variables)
+        warning = difference(launch.launch, command.argv)
+    elif launch.models:
+        raise UnavailableError(build.folder, "needs NVIDIA's image of Triton with vLLM", "--container")
+    else:
+        triton, gpus = find_triton(), len(find_gpus())
+        command = launch.local(replace(deployment, key=HIDDEN), triton, gpus)
+        serve = partial(serve_triton, deployment, launch, triton, gpus)
+        warning = triton.problem if deployment.is_public else None
+
+    def prepare(watch: Progress) -> None:
+        check_open_files()
+        if isinstance(launch, EngineServerLaunch):
+            launch.prepare(deployment.build)
+        else:
+            build.check(this_runtime())
+            wait_for_ports(deployment, watch)
+
+    return ServingPlace(deployment, command.shown(deployment.build), prepare, serve, warning)
+
+
+def wait_for_ports(deployment: Deployment, watch: Progress) -> None:
+    """Waits while the ports are taken, since the server of a killed deploy may still be ending.
+
+    It waits as long as Triton may take to end; after that the ports belong to another program.
+    """
+    deadline = time.monotonic() + deployment.grace_s + _END_S
+    host, ports = deployment.host, deployment.all_ports
+    if are_free(host, ports) or not is_any_abandoned():
+        return
+    with watch("wait for a server that is ending", None):
+        while not are_free(host, ports) and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+
+class _Last:
+    """Runs at most one child at a time."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self._child: ChildProcess | None = None
+
+    def start(
+        self, command: LaunchCommand, environment: Mapping[str, str], orphaned: signal.Signals
+    ) -> ChildProcess:
+        """Starts a server, after ending the last one."""
+        self.end()
+        with self._deployment.log.open("ab") as log:
+            self._child = ChildProcess(
+                command.argv,
+                log,
+                folder=self._deployment.build,
+                environment={**environment, **command.environment, **command.secrets},
+                orphaned=orphaned,
+            )
+        return self._child
+
+    def end(self) -> None:
+        """Ends the server, if there is one, with every process that it has started."""
+        if self._child:
+            self._child.kill()
+            self._child = None
+
+
+@contextmanager
+def serve_engine_server(
+    deployment: Deployment, command: LaunchCommand, hub: Mapping[str, str]
+) -> Iterator[Callable[[], RunningServer]]:
+    """Yields a function that starts another engine's server; each call first ends the last one.
+
+    It gets this process's environment without apparent secrets, and the variables for the Hub. The last
+    server is ended at the end of the block. Raises `UnavailableError` before anything starts when the port is
+    taken.
+    """
+    check_free(deployment.host, deployment.all_ports)
+    begin_log(deployment.log)
+    last = _Last(deployment)
+
+    def start() -> RunningServer:
+        environment = {**without_secrets(os.environ), **hub}
+        return RunningServer(deployment, last.start(command, environment, signal.SIGTERM))
+
+    try:
+        yield start
+    finally:
+        last.end()
+
+
+@contextmanager
+def serve_triton(
+    deployment: Deployment, launch: TritonLaunch, triton: TritonInstall, gpus: int
+) -> Iterator[Callable[[], TritonServer]]:
+    """Yields a function that starts a Triton; each call first ends the last one.
+
+    It is behind a front, on ports of its own each time. The last one is ended at the end of the block. Raises
+    `UnavailableError` before anything starts if a port is taken, a path is not allowed, or engines need
+    mpirun and it is missing.
+    """
+    for path in filter(None, (deployment.repository, triton.backends)):
+        check_path(path)
+    check_free(deployment.host, deployment.all_ports)
+    command = launch.local(deployment, triton, gpus).argv[0]
+    if shutil.which(command, path=triton.environment().get("PATH")) is None:
+        problem = "is not on PATH, but engines of several ranks need it"
+        raise UnavailableError(command, problem, "NVIDIA's image has it: trtspec deploy --container")
+    remove_abandoned()
+    begin_log(deployment.log)
+    with ExitStack() as stack:
+        gates = [*_gates(deployment, stack)]
+        stopping = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trtspec-")), "stopping")
+        regions, reserved, last = Regions(), ExitStack(), _Last(deployment)
+        for ends in (regions.close, reserved.close, last.end):
+            stack.callback(ends)
+        # Triton would keep its ports and wait for requests and connections, although its front is gone. Its
+        # stubs end with it. The processes of mpirun end only if mpirun is told to stop.
+        orphaned = signal.SIGKILL if launch.ranks == 1 else signal.SIGTERM
+
+        def start() -> TritonServer:
+            last.end()
+            # A killed server leaves the memory that it shared with its processes.
+            regions.remove()
+            reserved.close()
+            ports = Ports(*reserved.enter_context(reserved_ports(3)))
+            internal = replace(deployment, host=LOOPBACK, ports=ports)
+            started = launch.local(internal, triton, gpus, regions.prefix)
+            child = last.start(started, {**triton.environment(), STOPPING: str(stopping)}, orphaned)
+            drain = partial(stopping.write_text, f"{deployment.grace_s}")
+            return TritonServer(internal, child, drain, *gates, stubs=Stubs(child.pid))
+
+        yield start
+
+
+def _gates(deployment: Deployment, stack: ExitStack) -> Iterator[RequestGate]:
+    """Opens the processes in front of a Triton on this machine: its front, and OpenAI's API if it is
+    served."""
+    api_url = URL(deployment.api_url).origin() if deployment.api_url else None
+    front = Front(deployment.origins, deployment.ports, deployment.model_name, deployment.naming, api_url)
+    front.start()
+    stack.callback(front.close)
+    yield front
+    if deployment.ports.openai:
+        api = OpenAi(deployment, LOOPBACK)
+        api.start()
+        stack.callback(api.close)
+        yield api

@@ -326,7 +326,7 @@ def cached_folder(location: Path | str, revision: str | None = None) -> Path | N
     return Path(config).parent if isinstance(config, str) else None
 
 
-def kept(location: Path | str, revision: str | None = None, *, is_head: bool = False) -> Path:
+def local_folder(location: Path | str, revision: str | None = None, *, is_head: bool = False) -> Path:
     """Returns a model's folder, in which the weights may be their headers alone, and asks the Hub nothing.
 
     Raises UnavailableError for a model of the Hub that this machine lacks, or has in part.

@@ -6,14 +6,33 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import cache
 from threading import RLock
 from typing import Any
 
+import kubernetes_validate
+from jsonschema import ValidationError
+
 from kubernetes.utils.quantity import parse_quantity
 from tests.fakes.kubernetes.controllers import Controllers, Pod
-from tests.fakes.kubernetes.judge import problem_of
 from tests.fakes.kubernetes.objects import Conflict, Json, Stored
 from tests.fakes.kubernetes.scripts import Script, ready
+from tests.unit.cluster.kubernetes.schemas import check
+
+
+def problem_of(manifest: Json) -> str | None:
+    """Says what is wrong with it."""
+    return _problem(json.dumps(manifest, sort_keys=True))
+
+
+@cache
+def _problem(text: str) -> str | None:
+    try:
+        check(json.loads(text))
+    except (ValidationError, kubernetes_validate.ValidationError) as error:
+        return f"{'.'.join(map(str, error.path))}: {error.message}"
+    return None
+
 
 NAMESPACE = "serving"
 _CORE = ("", "apps", "batch", "autoscaling", "policy", "networking.k8s.io")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trtspec.backends.built.backend import build_contradictions
+from trtspec.backends.shared.engines import build_contradictions
 from trtspec.recipe.schema import Recipe
 
 FP8 = {"weights": "fp8", "kv_cache": "fp8"}

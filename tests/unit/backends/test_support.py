@@ -17,7 +17,7 @@ from trtspec.recipe.backends import NAMES
 def test_a_backend_is_its_folder() -> None:
     assert [backend.name for backend in backends()] == list(NAMES)
     folders = Path(trtspec.backends.__path__[0])
-    assert {path.parent.name for path in folders.glob("*/backend.py")} == {*NAMES, "built", "served"}
+    assert {path.parent.name for path in folders.glob("*/backend.py")} == set(NAMES)
     for name in NAMES:
         assert import_module(f"trtspec.backends.{name}.backend").BACKEND is backend_named(name)
 

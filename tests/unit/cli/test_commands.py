@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from trtspec.backends.recipes import load
 from trtspec.backends.table import all_releases
-from trtspec.base.errors import ModelError, PairError, RecipeError, TrtspecError
+from trtspec.base.errors import ModelError, PairError, RecipeError, TrtspecError, UnavailableError
 from trtspec.cli.app import app
 from trtspec.recipe.schema import json_schema
 
@@ -168,14 +168,17 @@ class TestHub:
         (model / "snapshots").mkdir()
         return folder.rename(model / "snapshots/0123abc")
 
-    def test_a_model_that_is_not_here_is_said_to_be_unchecked(
+    def test_a_model_that_is_not_here_ends_a_check_with_an_error(
         self, model_folder: Callable[..., Path], write_recipe: Callable[..., Path]
     ) -> None:
         model_folder("target")
         path = write_recipe(self.TEXT)
         result = run("check", path)
-        assert result.exit_code == 0
-        assert "the pair was not checked: the draft someone/draft is not on this machine" in result.stderr
+        assert result.exit_code == 1
+        error = failure(result)
+        assert isinstance(error, UnavailableError)
+        assert "the pair was not checked: the draft someone/draft is not on this machine" in error.problem
+        assert error.repair == "hf download someone/draft, or write a model's folder in the recipe"
         assert result.stdout.splitlines()[-1] == "the recipe is valid"
         answer = json.loads(run("check", path, "--json").stdout)
         assert list(answer["not_checked"]) == ["draft"]
@@ -192,8 +195,8 @@ class TestHub:
         here = run("check", write_recipe(text.replace("MODEL", "./target")))
         assert (here.stdout.splitlines()[-1], here.stderr) == ("the recipe is valid", "")
         away = run("check", write_recipe(text.replace("MODEL", "someone/target")))
-        assert away.exit_code == 0
-        assert "the model was not checked: the target someone/target is not on this machine" in away.stderr
+        assert away.exit_code == 1
+        assert "the model was not checked: the target someone/target is not on" in str(failure(away))
         assert away.stdout.splitlines()[-1] == "the recipe is valid"
 
     def test_a_cached_model_is_checked(
@@ -205,11 +208,11 @@ class TestHub:
         assert result.exit_code == 0
         assert "and the pair fits" in result.stdout
 
-    def test_a_half_downloaded_model_is_said_to_be_unchecked(
+    def test_a_half_downloaded_model_ends_a_check_with_an_error(
         self, model_folder: Callable[..., Path], write_recipe: Callable[..., Path], cache: Path
     ) -> None:
         model_folder("target", hidden_size=32)
         (self.put(cache, model_folder("draft")) / "model.safetensors").unlink()
         result = run("check", write_recipe(self.TEXT))
-        assert result.exit_code == 0
-        assert "is incomplete in this machine's Hub cache" in result.stderr
+        assert result.exit_code == 1
+        assert "is incomplete in this machine's Hub cache" in str(failure(result))

@@ -12,14 +12,14 @@ import pytest
 from tests.fakes.hub import Hub
 from tests.support.command_line import trtspec
 from trtspec.backends.recipes import load, loads
-from trtspec.cli.terminal.model_recipe import ModelChoices, recipe_text
+from trtspec.cli.deploy import ModelChoices, recipe_text
 
 TINY = Path(__file__).parents[3] / "recipes" / "tiny"
 
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trtspec.cli.terminal.model_recipe.find_gpus", list)
+    monkeypatch.setattr("trtspec.cli.deploy.find_gpus", list)
 
 
 @pytest.fixture

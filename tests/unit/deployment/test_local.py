@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.ports import free_ports
 from trtspec.base.errors import UnavailableError
+from trtspec.deployment.deploy import serve_triton, wait_for_ports
 from trtspec.deployment.deployment import Deployment
-from trtspec.deployment.local import serve_triton, wait_for_ports
 from trtspec.deployment.triton import install
 from trtspec.deployment.triton.install import TritonInstall, find_triton
 from trtspec.deployment.triton.launch import TritonLaunch

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
-from trtspec.backends.served.backend import ONE_SOURCE, MtpSupport, ServerBackend
-from trtspec.backends.served.inputs import LaunchInputs, ServerRelease
 from trtspec.backends.sglang.flags import FLAGS, LONGER, TOOL
 from trtspec.backends.sglang.launch import ADAPTIVE, ADAPTIVE_FILE, FILE, TOPK, arguments, misplaced, tree_of
+from trtspec.backends.shared.servers import ONE_SOURCE, LaunchInputs, MtpSupport, ServerBackend, ServerRelease
 from trtspec.base.findings import Finding
 from trtspec.methods.method import AT_ONCE, TRANSLATES
 from trtspec.pipeline.plan.resolved import Chooser

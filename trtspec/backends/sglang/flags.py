@@ -176,7 +176,7 @@ FLAGS = _TABLE.with_beginnings((*_RIVALS, TOPK, TOKENS))
 def read(words: Sequence[str], reading: FlagReading) -> None:
     """Reads the words after `sglang.launch_server`, and its flags for drafts."""
     drafts, own = draft_reading(reading), dict[str, Option]()
-    flags = FLAGS.told_by(reading.own_flags)
+    flags = FLAGS.of_parser(reading.own_flags)
     for item in options(with_config(words, flags.syntax.switches, reading), flags.syntax):
         if isinstance(item, str):
             reading.take_model(item)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trtspec.backends.served.inputs import LaunchInputs
+from trtspec.backends.shared.servers import LaunchInputs
 from trtspec.base.findings import Finding
 from trtspec.pipeline.plan.resolved import Chooser
 from trtspec.recipe.migration.command import Option, Syntax, as_words, options

@@ -5,26 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from trtspec.backends.backend import Unsupported
-from trtspec.backends.built.backend import EngineBackend
+from trtspec.backends.backend import MachineNeed, Unsupported
+from trtspec.backends.shared.engines import EngineBackend
 from trtspec.backends.tensorrt_llm import flags
 from trtspec.backends.tensorrt_llm.eagle import EagleInside
 from trtspec.backends.tensorrt_llm.engine_step import engine_step
 from trtspec.backends.tensorrt_llm.lookahead import LookaheadInside
 from trtspec.backends.tensorrt_llm.medusa import MedusaInside
+from trtspec.base.errors import TrtspecError
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.checkpoint.inside import DraftInside
 from trtspec.models.families import FAMILIES, family_of, longrope
 from trtspec.models.source import Source
 from trtspec.pipeline.engine.engine_options import Default, EngineKind
+from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.plan.facts import PlanFacts
+from trtspec.pipeline.plan.obstacles import recipe_obstacle
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
 from trtspec.recipe import devices
 from trtspec.recipe.build_options import FIXED, SIZES, Value, is_on
 from trtspec.recipe.gpus import HOPPER
 from trtspec.recipe.migration.tool import MigrationTool
+from trtspec.recipe.releases import Release, release_of
 from trtspec.recipe.schema import Recipe
 
 _MODES = "TensorRT-LLM 1.2, tensorrt_llm/models/modeling_utils.py: SpeculativeDecodingMode"
@@ -40,7 +44,8 @@ class TensorRtLlmBackend(EngineBackend):
         "lookahead": LookaheadInside,
         "eagle": EagleInside,
     }
-    compiles = True
+    copies = 2
+    rank_suffix = ".engine"
     packages = ("tensorrt_llm",)
     triton_backend = "tensorrtllm"
     needs_gpu = "TensorRT-LLM engines need a GPU"
@@ -69,6 +74,19 @@ class TensorRtLlmBackend(EngineBackend):
         ),
         "lookahead": None,
     }
+
+    def num_tokens(self, gpu: str) -> str:
+        return f"{super().num_tokens(gpu)}, or more where memory allows"
+
+    def engine_release(self, recipe: Recipe) -> Release:
+        return release_of(recipe.engine.release)
+
+    def machine_needs(self, recipe: Recipe) -> tuple[MachineNeed, ...]:
+        usual: tuple[MachineNeed, ...] = ("gpus", "builder", "containers", "triton_image")
+        return (*usual[:-1], "torch_draft", usual[-1]) if recipe.draft_gpus == () else usual
+
+    def host_obstacle(self, host: Host, recipe: Recipe) -> TrtspecError | None:
+        return recipe_obstacle(host, recipe, max(self.ranks(recipe).values()))
 
     def engine_step(self, resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[str, ...]) -> Step:
         return engine_step(resolved, facts, role, gpus)

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from trtspec.backends.backend import Unsupported
-from trtspec.backends.served.backend import ONE_SOURCE, MtpSupport, ServerBackend
-from trtspec.backends.served.inputs import LaunchInputs, ServerRelease
+from trtspec.backends.shared.servers import ONE_SOURCE, LaunchInputs, MtpSupport, ServerBackend, ServerRelease
 from trtspec.backends.tensorrt_llm_pytorch.flags import FLAGS, TOOL
 from trtspec.base import yaml11
 from trtspec.base.roles import Role

@@ -141,7 +141,7 @@ FLAGS = FlagTable(_SYNTAX, _KEYS, _SET_ELSEWHERE, _LOST)
 
 def read(words: Sequence[str], reading: FlagReading) -> None:
     """Reads the words after `trtllm-serve`, and its file; raises TrtspecError for an unreadable file."""
-    flags = FLAGS.told_by(reading.own_flags)
+    flags = FLAGS.of_parser(reading.own_flags)
     items = list(options(words[words[:1] == ["serve"] :], flags.syntax))
     for item in items:
         if isinstance(item, str):

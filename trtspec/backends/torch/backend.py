@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
-from trtspec.backends.backend import Unsupported
-from trtspec.backends.built.backend import EngineBackend
+from trtspec.backends.backend import MachineNeed, Unsupported
+from trtspec.backends.shared.engines import EngineBackend
 from trtspec.backends.torch import builder
 from trtspec.backends.torch.builder import build_head, build_layers
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
+from trtspec.checkpoint.cast import DTYPES
 from trtspec.checkpoint.layers.chosen import with_layers
+from trtspec.models.source import ITEM_SIZE, Source
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.facts import PlanFacts, digest_of_files, is_weight
 from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.pipeline.repository.spec import EngineModel
 from trtspec.pipeline.run.step import Step, name_of
 from trtspec.pipeline.steps import build, choose_layers, convert
+from trtspec.recipe.schema import Recipe
+from trtspec.serving.executors.torch.budget import TEXTS, KvNeed, dependent_kv_bytes
 
 _NO_BLOCKS = Unsupported(
     "its heads propose a token a step, or a token each", "trtspec/serving/executors/torch/dependents"
@@ -32,6 +37,8 @@ class TorchBackend(EngineBackend):
     name = "torch"
     title = "PyTorch"
     takes_any_recipe = True
+    lends_layers = True
+    no_forecast = "engines of the torch backend have no data sheet: `trtspec bench` measures them"
     methods: ClassVar[Mapping[str, Unsupported | None]] = {
         "draft_model": None,
         "ngram": None,
@@ -52,6 +59,37 @@ class TorchBackend(EngineBackend):
             "trtspec/serving/executors/torch/torch_executor.py",
         ),
     }
+
+    def gpu(self, recipe: Recipe) -> None:
+        """Returns None: its engines have the memory that the host, or its GPU, has left when they load."""
+
+    def machine_needs(self, recipe: Recipe) -> tuple[MachineNeed, ...]:
+        return ("torch", "triton_wheel")
+
+    def host_need(self, source: Source, dtype: str, options: BuildOptions, dependent: str | None) -> KvNeed:
+        """Returns the need of the whole model, since its ranks run on one device.
+
+        A float8 cache is kept in the model's dtype.
+        """
+        item = ITEM_SIZE[DTYPES[dtype]]
+        size = source.num_hidden_layers * 2 * source.num_key_value_heads * source.head_size * item
+        if dependent:
+            size = dependent_kv_bytes(dependent, source.hidden_size, size, item)
+        return KvNeed(size, TEXTS * options.max_batch_size, options.max_seq_len)
+
+    def device(self, wanted: str | None) -> str | None:
+        return wanted
+
+    def triton_model(self, model: EngineModel) -> EngineModel:
+        """Returns a model of Python, whose paths begin at its own folder."""
+        return EngineModel(
+            model.name,
+            model.triton_backend,
+            str(PurePosixPath("../..", model.engine_dir)),
+            model.max_batch_size,
+            device=model.device,
+            tokenizer="../../tokenizer" if model.tokenizer else None,
+        )
 
     def build(self, checkpoint: Path, options: BuildOptions, output: Path) -> None:
         builder.build(checkpoint, options, output)

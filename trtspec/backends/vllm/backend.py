@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from trtspec.backends.backend import Unsupported
-from trtspec.backends.served.backend import ONE_SOURCE, MtpSupport, ServerBackend
-from trtspec.backends.served.inputs import LaunchInputs, ServerRelease
+from trtspec.backends.shared.servers import ONE_SOURCE, LaunchInputs, MtpSupport, ServerBackend, ServerRelease
 from trtspec.backends.vllm import triton
 from trtspec.backends.vllm.flags import FLAGS, LONGER, PER_BATCH_SIZE, TOOL
 from trtspec.base.findings import Finding

@@ -264,7 +264,7 @@ FLAGS = _TABLE.with_beginnings(_RIVALS, _EARLIER)
 def read(words: Sequence[str], reading: FlagReading) -> None:
     """Reads the words after `vllm serve`, and its flags for drafts."""
     drafts = draft_reading(reading)
-    flags = FLAGS.told_by(reading.own_flags)
+    flags = FLAGS.of_parser(reading.own_flags)
     for item in options(with_config(words, flags.syntax.switches, reading), flags.syntax):
         if isinstance(item, str):
             reading.take_model(item)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from trtspec.pipeline.report.report import SUFFIXES
+from trtspec.pipeline.build.report import SUFFIXES
 from trtspec.recipe.backends import NAMES
 
 if TYPE_CHECKING:

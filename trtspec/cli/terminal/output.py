@@ -6,8 +6,9 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from shutil import get_terminal_size
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
@@ -251,3 +252,24 @@ def as_bar(
 
 
 out = Output()
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRows:
+    """Rows that people see as a table of their first columns, and programs whole."""
+
+    rows: Sequence[Mapping[str, Any]]
+    nothing: str
+    """The words if there is no row."""
+    header: Sequence[str] = ()
+    """The titles of the columns; empty for all, by their keys."""
+
+    def tell(self) -> None:
+        if not self.rows:
+            out.status(self.nothing)
+            return
+        header = self.header or list(self.rows[0])
+        out.table([list(row.values())[: len(header)] for row in self.rows], header)
+
+    def as_json(self) -> Any:
+        return self.rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
@@ -59,7 +60,7 @@ def build_on(options: BuildCommandOptions) -> None:
     wanted = _look(options, store)
     jobs = plan_jobs(wanted, store.address.url, shares_files=scheduler.shares_files)
     if options.dry_run:
-        out.json(scripts_as_json(jobs, scheduler)) if options.json else print_scripts(jobs, scheduler)
+        out.show(PlannedJobs(jobs, scheduler), as_json=options.json)
         return
     for each in wanted:
         if each.entry:
@@ -76,12 +77,7 @@ def build_on(options: BuildCommandOptions) -> None:
                 raise
             raise typer.Exit(INTERRUPTED) from None
     pairs = {_name(each): store.find(each.pair.platform, each.pair.key) for each in wanted}
-    if options.json:
-        out.json(result_as_json(pairs, status))
-    else:
-        for name, entry in pairs.items():
-            if entry:
-                out.result(f"{name}  {entry.digest}")
+    out.show(FinishedJobs(pairs, status), as_json=options.json)
     if missing := [name for name, entry in pairs.items() if entry is None]:
         print_failed(status)
         problem = f"the store lacks {', '.join(missing)}"
@@ -152,40 +148,57 @@ def _kubernetes(options: BuildCommandOptions, url: str) -> JobScheduler:
     return KubernetesJobs(lambda: connect(options.context, namespace), ours, shares_files=shares_files)
 
 
-def print_scripts(jobs: Sequence[ClusterJob], scheduler: JobScheduler) -> None:
-    """Prints what would be submitted to the scheduler, in order."""
-    titles = {job.name: job.title for job in jobs}
-    for job in jobs:
-        after = f", after {' and '.join(titles[name] for name in job.after)}" if job.after else ""
-        out.result(f"# {job.title}{after}")
-        out.result(scheduler.script(job))
-    if not jobs:
-        out.status("the store has it all")
+@dataclass(frozen=True, slots=True)
+class PlannedJobs:
+    """The jobs that would be submitted, in order."""
+
+    jobs: Sequence[ClusterJob]
+    scheduler: JobScheduler
+
+    def tell(self) -> None:
+        titles = {job.name: job.title for job in self.jobs}
+        for job in self.jobs:
+            after = f", after {' and '.join(titles[name] for name in job.after)}" if job.after else ""
+            out.result(f"# {job.title}{after}")
+            out.result(self.scheduler.script(job))
+        if not self.jobs:
+            out.status("the store has it all")
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "jobs": [
+                {
+                    "name": job.name,
+                    "title": job.title,
+                    "after": list(job.after),
+                    "gpus": job.gpus,
+                    "command": ["trtspec", *job.arguments],
+                    "script": self.scheduler.script(job),
+                    "log": str(job.log),
+                }
+                for job in self.jobs
+            ]
+        }
 
 
-def scripts_as_json(jobs: Sequence[ClusterJob], scheduler: JobScheduler) -> dict[str, Any]:
-    return {
-        "jobs": [
-            {
-                "name": job.name,
-                "title": job.title,
-                "after": list(job.after),
-                "gpus": job.gpus,
-                "command": ["trtspec", *job.arguments],
-                "script": scheduler.script(job),
-                "log": str(job.log),
-            }
-            for job in jobs
-        ]
-    }
+@dataclass(frozen=True, slots=True)
+class FinishedJobs:
+    """The results of recipes and jobs."""
 
+    pairs: Mapping[str, Entry | None]
+    """The entry in the store of each recipe's pair."""
+    status: JobStatus
 
-def result_as_json(pairs: Mapping[str, Entry | None], status: JobStatus) -> dict[str, Any]:
-    """Returns the results of recipes and jobs; a pair has the digest of its entry in the store."""
-    return {
-        "pairs": {name: entry.digest if entry else None for name, entry in pairs.items()},
-        "jobs": [_as_json(job, status) for job in status.jobs.values()],
-    }
+    def tell(self) -> None:
+        for name, entry in self.pairs.items():
+            if entry:
+                out.result(f"{name}  {entry.digest}")
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "pairs": {name: entry.digest if entry else None for name, entry in self.pairs.items()},
+            "jobs": [_as_json(job, self.status) for job in self.status.jobs.values()],
+        }
 
 
 def _as_json(job: ClusterJob, status: JobStatus) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from trtspec.cli.terminal.options import (
     OutputOption,
     RecipeArgument,
 )
-from trtspec.cli.terminal.output import INTERRUPTED, out
+from trtspec.cli.terminal.output import INTERRUPTED, ShownRows, out
 from trtspec.cluster.kubernetes import release
 from trtspec.cluster.kubernetes.cluster import connect
 from trtspec.cluster.kubernetes.helm import template
@@ -82,8 +82,6 @@ def deploy(
     the cluster what was applied.
     """
     loaded = load(recipe)
-    if (output or plain) and runner_of(loaded.recipe).builds_engines:
-        raise typer.BadParameter("a cluster serves a build from a store", param_hint="--output, --plain")
     values = _values(loaded, store, namespace, output, plain=plain)
     if helm_values:
         out.data(dump(chart_values(values)))
@@ -102,13 +100,9 @@ def status(
     """
     cluster = connect(context, namespace)
     found = release.find_deployed(cluster)
-    if json:
-        out.json([each.as_json() for each in found])
-    elif found:
-        rows = [list(each.as_json().values())[:6] for each in found]
-        out.table(rows, header=("name", "what", "state", "ready", "build", "image"))
-    else:
-        out.status(f"nothing of trtspec is in namespace {cluster.namespace} of {cluster.context}")
+    nothing = f"nothing of trtspec is in namespace {cluster.namespace} of {cluster.context}"
+    header = ("name", "what", "state", "ready", "build", "image")
+    out.show(ShownRows([each.as_json() for each in found], nothing, header), as_json=json)
     for each in found:
         if each.trouble:
             out.warning(each.trouble)
@@ -158,6 +152,8 @@ def _values(
     StoreError for what a store lacks, and UnavailableError for a build that is not there.
     """
     if runner_of(loaded.recipe).builds_engines:
+        if output or plain:
+            raise typer.BadParameter("a cluster serves a build from a store", param_hint="--output, --plain")
         return derive(loaded, _engines(loaded, store), namespace)
     pods = _engine_server(loaded, store, output, plain=plain)
     values = derive(loaded, pods, namespace)

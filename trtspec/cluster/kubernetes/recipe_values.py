@@ -48,7 +48,6 @@ from trtspec.pipeline.store.store import Store
 from trtspec.recipe import gpus
 from trtspec.recipe.kubernetes import Autoscaling, Claim, EmptyDir, HostPath, Hosts, Kubernetes, Monitoring
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.releases import release_of
 from trtspec.recipe.schema import Draft, Recipe
 from trtspec.serving.executors.draft_logits import most_bytes
 from trtspec.serving.executors.limits import limits_of
@@ -175,9 +174,8 @@ def name_of(recipe: str) -> str:
 
 def default_image(recipe: Recipe, version: str) -> str:
     """Returns the image's name for a recipe that names none: no registry has this image."""
-    if runner_of(recipe).is_embedded:
-        return f"trtspec:{version}-{recipe.backend}"
-    return f"trtspec:{version}-{release_of(recipe.engine.release).version}"
+    release = runner_of(recipe).engine_release(recipe)
+    return f"trtspec:{version}-{release.version if release else recipe.backend}"
 
 
 def gpu_choice(recipe: Recipe) -> GpuChoice | None:

@@ -17,8 +17,8 @@ from trtspec.base.progress import Advance, Progress, no_progress
 from trtspec.base.roles import Role
 from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, with_files
 from trtspec.pipeline.build.preflight import look_ahead
+from trtspec.pipeline.build.report import recorded
 from trtspec.pipeline.build.stored import check_key, push_build
-from trtspec.pipeline.report.report import recorded
 from trtspec.pipeline.run.runner import run
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps.pull import unbuilt

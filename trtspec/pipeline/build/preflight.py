@@ -8,11 +8,10 @@ from collections.abc import Collection
 from pathlib import Path
 
 from trtspec.backends.recipes import release_of, runner_of
-from trtspec.base.errors import TrtspecError
 from trtspec.base.progress import Progress, no_progress
 from trtspec.base.roles import Role
-from trtspec.models.download import cache_of, kept
-from trtspec.models.heads.reading import read_head, read_model
+from trtspec.models.download import cache_of, local_folder
+from trtspec.models.heads.reading import read_head
 from trtspec.models.pair import refuse
 from trtspec.models.published import published
 from trtspec.models.source import Source
@@ -20,14 +19,13 @@ from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, draw_plan, judge
 from trtspec.pipeline.inspection.pair import PairReport, inspect_pair, inspect_planned
 from trtspec.pipeline.machine.host import Host, find_disk, find_host
 from trtspec.pipeline.plan.facts import absent
-from trtspec.pipeline.plan.obstacles import disk_obstacle, recipe_obstacle
+from trtspec.pipeline.plan.obstacles import disk_obstacle
 from trtspec.pipeline.plan.resolved import build_folder
 from trtspec.pipeline.run.records import has_records, unrecorded
 from trtspec.pipeline.run.runner import check_ours, prepare
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import build, convert
 from trtspec.pipeline.steps.steps import Stage, up_to
-from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
 
 
@@ -42,13 +40,13 @@ def look_ahead(
     Raises what `draw_plan` raises, UnavailableError, and PairError.
     """
     loaded = read_request(recipe, request)
-    folder = build_folder(loaded, request.flags, os.environ)
+    folder, backend = build_folder(loaded, request.flags, os.environ), runner_of(loaded.recipe)
     host = find_host(release_of(loaded.recipe), container=request.container)
-    is_whole = request.only is None and stage is Stage.BUILD
-    if is_whole and not pulls and not has_records(folder) and (error := _host_obstacle(loaded, host)):
+    is_first = request.only is None and stage is Stage.BUILD and not pulls and not has_records(folder)
+    if is_first and (error := backend.host_obstacle(host, loaded.recipe)):
         # Another machine would refuse a wrong recipe too.
         findings = look_here(loaded, host, request).findings
-        refuse(str(recipe), findings, can_translate=runner_of(loaded.recipe).translates)
+        refuse(str(recipe), findings, can_translate=backend.translates)
         raise error
     made = draw_plan(loaded, host, request, watch)
     steps, names = up_to(made.steps, stage), unrecorded(made.steps, folder)
@@ -76,23 +74,15 @@ def look_here(loaded: LoadedRecipe, host: Host, request: PlanRequest) -> PairRep
         if role in lacking:
             continue
         is_head = loaded.recipe.speculation.method.is_head and role is Role.DRAFT
-        folder = kept(location, models[role].revision, is_head=is_head)
+        folder = local_folder(location, models[role].revision, is_head=is_head)
         if is_head:
             head = read_head(folder)
         else:
-            sources[role] = read_model(folder, whole=not runner_of(loaded.recipe).builds_engines)
+            sources[role] = runner_of(loaded.recipe).read(folder)
     unseen = {role: f"{error.subject} {error.problem}" for role, error in lacking.items()}
     return inspect_pair(
         loaded, runner_of(loaded.recipe), sources, unseen, head, loaded.recipe.engine.max_seq_len
     )
-
-
-def _host_obstacle(loaded: LoadedRecipe, host: Host) -> TrtspecError | None:
-    """Returns what keeps this machine from building TensorRT-LLM's engines, before a model is looked at."""
-    recipe, backend = loaded.recipe, runner_of(loaded.recipe)
-    if not backend.compiles or recipe.hardware.gpu == gpus.NONE:
-        return None
-    return recipe_obstacle(host, recipe, max(backend.ranks(recipe).values()))
 
 
 def _check_disks(made: BuildPlan, undone: Collection[Step], names: Collection[str]) -> None:
@@ -116,11 +106,11 @@ def _check_disks(made: BuildPlan, undone: Collection[Step], names: Collection[st
 
 
 def _written(made: BuildPlan, undone: Collection[Step]) -> int:
-    """Returns the bytes of the checkpoints and engines; one that is compiled is about its checkpoint."""
+    """Returns the bytes of the checkpoints, and of the engines that have copies of them."""
     sizes = {step.role: step.size or 0 for step in made.steps if step.kind == convert.KIND}
-    compiled = {role for role, engine in made.resolved.engines.items() if engine.runner.compiles}
+    copies = {role: engine.runner.copies - 1 for role, engine in made.resolved.engines.items()}
     return sum(
-        sizes.get(step.role, 0)
+        sizes.get(step.role, 0) * (copies[step.role] if step.kind == build.KIND else 1)
         for step in undone
-        if step.kind == convert.KIND or (step.kind == build.KIND and step.role in compiled)
+        if step.kind in (convert.KIND, build.KIND) and step.role
     )

@@ -236,6 +236,7 @@ _KEYS = (
     *("speculative_decoding_mode", "gather_context_logits", "gather_generation_logits", "kv_cache_type"),
 )
 _AGAIN = "build the engine again"
+_TENSORS = ".safetensors"
 
 
 def read_ranks(
@@ -243,8 +244,8 @@ def read_ranks(
 ) -> dict[int, dict[str, Tensor]]:
     """The tensors of every rank whose file is complete; errors of other files are added to `findings`."""
     world_size = mapping_of(config).world_size
-    files = rank_files(folder, ".safetensors", world_size)
-    findings += missing_ranks(files, ".safetensors", world_size, "checkpoint", _CONVERT)
+    files = rank_files(folder, _TENSORS, world_size)
+    findings += missing_ranks(files, _TENSORS, world_size, "checkpoint", _CONVERT)
     ranks = {}
     for rank, file in files.items():
         try:
@@ -356,16 +357,16 @@ def inspect_engine(folder: Path, config: Mapping[str, Any]) -> Report:
         findings.append(finding(error, folder, Severity.ERROR))
     else:
         findings += _oddities(build)
-    if backend_named(backend).is_embedded:
+    if (suffix := backend_named(backend).rank_suffix) == _TENSORS:
         ranks = read_ranks(folder, model, findings)
         findings += [] if draft else compare_ranks(model, ranks)
         files = [folder / f"rank{rank}.safetensors" for rank in ranks]
         tensors = [tensor for rank in ranks.values() for tensor in rank.values()]
     else:
         world_size = mapping_of(model).world_size
-        of_ranks = rank_files(folder, ".engine", world_size)
+        of_ranks = rank_files(folder, suffix, world_size)
         files, tensors = list(of_ranks.values()), []
-        findings += missing_ranks(of_ranks, ".engine", world_size, "engine", _AGAIN)
+        findings += missing_ranks(of_ranks, suffix, world_size, "engine", _AGAIN)
         findings += [Finding(file.name, "is empty", _AGAIN) for file in files if not file.stat().st_size]
     return Report(
         folder=folder,

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from trtspec.backends.backend import Backend
 from trtspec.base.findings import Finding, Severity
 from trtspec.base.roles import Role
-from trtspec.checkpoint.blueprint import check_tensors
-from trtspec.models.families import family_of
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.mtp import MtpLayers, mtp_layers
-from trtspec.models.pair import Member, compare, member_of, past_embedding
+from trtspec.models.pair import Member, compare, past_embedding
 from trtspec.models.source import Source
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
@@ -75,11 +73,7 @@ def inspect_pair(
     translates = recipe.speculation.method.translates
     sides, alone = dict[Role, Member](), list[Finding]()
     for role, source in sources.items():
-        overrides = backend.overrides(recipe) if role is Role.TARGET else {}
-        side = member_of(source, for_engines=backend.builds_engines, overrides=overrides)
-        # The scales of an FP8 model are among its weights, which are not read here.
-        if backend.builds_engines and source.layers is None and source.scheme is None:
-            check_tensors(source, family_of(source).weights(source), None)
+        side = backend.member(source, recipe, role)
         reads = role is Role.TARGET or translates
         alone += past_embedding(role, source, side.tokenizer if reads else None)
         sides[role] = side

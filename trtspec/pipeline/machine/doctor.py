@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from trtspec.backends.recipes import runner_of, runners_of
+from trtspec.backends.backend import MachineNeed
+from trtspec.backends.recipes import runner_of
 from trtspec.base.errors import UnavailableError
 from trtspec.base.extras import how_to_install
 from trtspec.base.findings import Finding, Severity, note, ok
@@ -17,12 +18,8 @@ from trtspec.pipeline.engine.directory import fits_sm
 from trtspec.pipeline.machine.devices import settings
 from trtspec.pipeline.machine.survey import Machine, ModelState
 from trtspec.pipeline.plan.obstacles import disk_obstacle
-from trtspec.pipeline.repository.spec import place
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.schema import Recipe
-
-# A build keeps a checkpoint and an engine of each model.
-_COPIES = 2
 
 
 def examine(machine: Machine, recipe: Recipe | None) -> list[Finding]:
@@ -30,25 +27,14 @@ def examine(machine: Machine, recipe: Recipe | None) -> list[Finding]:
 
     An error is what the recipe needs and the machine lacks; without a recipe there is none.
     """
-    backend = runner_of(recipe) if recipe else None
-    on_tensorrt = backend is None or backend.compiles
-    is_served = backend is not None and not backend.builds_engines
-    release = releases.RELEASES[recipe.engine.release or releases.DEFAULT] if recipe and on_tensorrt else None
     findings = [ok("Python", f"{machine.python}, trtspec {machine.versions.get('trtspec', '?')}")]
     if recipe:
         findings += (_model(role, state) for role, state in machine.models.items())
     else:
         findings.append(_hub(machine))
     findings.append(_disk(machine, recipe))
-    if on_tensorrt or (is_served and recipe and recipe.hardware.gpu != gpus.NONE):
-        findings += _gpus(machine, recipe, release)
-    if recipe and is_served:
-        return [*findings, _server(machine, recipe), *_containers(machine.container_engine)]
-    if on_tensorrt:
-        findings += _engines(machine, release)
-        findings += _containers(machine.container_engine)
-    findings += _torch(machine, recipe)
-    findings += _triton(machine, recipe)
+    for need in runner_of(recipe).machine_needs(recipe) if recipe else _USUAL:
+        findings += _CHECKS[need](machine, recipe)
     return findings
 
 
@@ -67,8 +53,7 @@ def _hub(machine: Machine) -> Finding:
 
 
 def _disk(machine: Machine, recipe: Recipe | None) -> Finding:
-    is_built = recipe is not None and runner_of(recipe).builds_engines
-    needed = _COPIES * sum(_weights(machine, recipe).values()) if recipe and is_built else 0
+    needed = runner_of(recipe).copies * sum(_weights(machine, recipe).values()) if recipe else 0
     if error := disk_obstacle(machine.disk, needed):
         return Finding("disk", error.problem, error.repair)
     return ok("disk", f"{three_digits(machine.disk.free)} free in {machine.disk.folder}")
@@ -83,8 +68,12 @@ def _weights(machine: Machine, recipe: Recipe) -> dict[Role, int]:
     }
 
 
-def _gpus(machine: Machine, recipe: Recipe | None, release: releases.Release | None) -> Iterator[Finding]:
-    found = machine.gpus
+def _release(recipe: Recipe | None) -> releases.Release | None:
+    return runner_of(recipe).engine_release(recipe) if recipe else None
+
+
+def _gpus(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
+    found, release = machine.gpus, _release(recipe)
     if not found:
         repair = "start the container with --gpus all, and check CUDA_VISIBLE_DEVICES and nvidia-smi"
         yield Finding("GPU", "none is visible", repair, severity=_needed(recipe))
@@ -148,10 +137,8 @@ def _memory(machine: Machine, recipe: Recipe | None) -> Finding:
 def _loads(machine: Machine, recipe: Recipe) -> dict[int, float]:
     """Bytes of weights on each GPU, by its number in CUDA."""
     backend = runner_of(recipe)
-    ranks, is_served = backend.ranks(recipe), not backend.builds_engines
-    # Another engine's server runs the draft on the target's GPUs.
-    count = ranks[Role.TARGET] if is_served else recipe.hardware.count
-    placement = place(ranks, count, recipe.draft_gpus)
+    ranks = backend.ranks(recipe)
+    placement = backend.place(ranks, recipe.hardware.count, recipe.draft_gpus)
     loads: dict[int, float] = {}
     for role, size in _weights(machine, recipe).items():
         for gpu in placement.of(role):
@@ -159,19 +146,22 @@ def _loads(machine: Machine, recipe: Recipe) -> dict[int, float]:
     return loads
 
 
-def _server(machine: Machine, recipe: Recipe) -> Finding:
+def _server(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
     """Finds the recipe's server in this Python; it may as well be in an environment of its own."""
+    assert recipe is not None, "only a recipe names a server"
     backend = runner_of(recipe)
     image, names = backend.image(recipe), backend.packages
     version = recipe.engine.release or backend.versions[0]
     found = next((machine.versions[name] for name in names if name in machine.versions), None)
     if found == version:
-        return ok(names[0], found)
+        yield ok(names[0], found)
+        return
     elsewhere = f"{names[0]} {version} in an environment of its own, or the image {image}"
-    return note(names[0], f"{found or 'none'} beside trtspec; a build does not need it", elsewhere)
+    yield note(names[0], f"{found or 'none'} beside trtspec; a build does not need it", elsewhere)
 
 
-def _engines(machine: Machine, release: releases.Release | None) -> Iterator[Finding]:
+def _builder(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
+    release = _release(recipe)
     llm, tensorrt = machine.versions.get("tensorrt_llm"), machine.versions.get("tensorrt")
     found = f"{llm or 'of an unknown version'}, {machine.trtllm_build}" if machine.trtllm_build else "none"
     if release is None and llm is not None and llm not in releases.RELEASES:
@@ -210,7 +200,8 @@ def _inside(release: releases.Release, engine: ContainerEngine) -> str:
     return f"{run} {release.image}, and trtspec in there"
 
 
-def _containers(engine: ContainerEngine) -> Iterator[Finding]:
+def _containers(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
+    engine = machine.container_engine
     name = engine.program.name
     if not engine.is_installed:
         yield note(name, "none; docker or podman is needed only to run NVIDIA's image from here")
@@ -225,38 +216,60 @@ def _containers(engine: ContainerEngine) -> Iterator[Finding]:
 
 
 def _torch(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
+    missing = Finding("PyTorch", "none", how_to_install("torch"), severity=_needed(recipe))
+    return _torch_or(missing, machine)
+
+
+def _torch_draft(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
+    repair = "NVIDIA's image has it; a build does not need it"
+    return _torch_or(note("PyTorch", "none; the draft runs on it", repair), machine)
+
+
+def _torch_or(missing: Finding, machine: Machine) -> Iterator[Finding]:
     version = machine.versions.get("torch")
-    if recipe and not any(runner.is_embedded for runner in runners_of(recipe).values()):
-        return
-    if version:
-        yield ok("PyTorch", version)
-        if "numba" not in machine.versions:
-            yield note(
-                "numba", "none; without it engines on a CPU run at half the speed", "pip install numba"
-            )
-    elif recipe and any(runner.compiles for runner in runners_of(recipe).values()):
-        yield note("PyTorch", "none; the draft runs on it", "NVIDIA's image has it; a build does not need it")
+    yield ok("PyTorch", version) if version else missing
+    if version and "numba" not in machine.versions:
+        yield note("numba", "none; without it engines on a CPU run at half the speed", "pip install numba")
+
+
+def _triton_image(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
+    repair = "serve inside NVIDIA's image of the release; a build does not need it"
+    yield _triton(machine) or note("Triton", "not NVIDIA's image", repair)
+
+
+def _triton_wheel(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
+    if installed := _triton(machine):
+        yield installed
+    if machine.wheel:
+        problem = f"{machine.wheel.subject}: {machine.wheel.problem}"
+        yield Finding("Triton (wheel)", problem, machine.wheel.repair, severity=_needed(recipe))
     else:
-        yield Finding("PyTorch", "none", how_to_install("torch"), severity=_needed(recipe))
+        yield ok("Triton (wheel)", "nvidia-pytriton's tritonserver, for the torch backend")
 
 
-def _triton(machine: Machine, recipe: Recipe | None) -> Iterator[Finding]:
-    triton, backend = machine.triton, runner_of(recipe) if recipe else None
-    if triton:
-        image = f" of image {triton.tag}" if triton.tag else ""
-        lacking = "" if triton.tensorrt_llm_backend else ", without the backend of TensorRT-LLM"
-        yield ok("Triton", f"{triton.version}{image}{lacking}")
-    elif backend and backend.compiles:
-        repair = "serve inside NVIDIA's image of the release; a build does not need it"
-        yield note("Triton", "not NVIDIA's image", repair)
-    if backend is None or backend.is_embedded:
-        if machine.wheel:
-            problem = f"{machine.wheel.subject}: {machine.wheel.problem}"
-            yield Finding("Triton (wheel)", problem, machine.wheel.repair, severity=_needed(recipe))
-        else:
-            yield ok("Triton (wheel)", "nvidia-pytriton's tritonserver, for the torch backend")
+def _triton(machine: Machine) -> Finding | None:
+    triton = machine.triton
+    if triton is None:
+        return None
+    image = f" of image {triton.tag}" if triton.tag else ""
+    lacking = "" if triton.tensorrt_llm_backend else ", without the backend of TensorRT-LLM"
+    return ok("Triton", f"{triton.version}{image}{lacking}")
 
 
 def _needed(recipe: Recipe | None) -> Severity:
     """The severity of something that is missing: an error for a recipe, a note without one."""
     return Severity.ERROR if recipe else Severity.NOTE
+
+
+_CHECKS: Mapping[MachineNeed, Callable[[Machine, Recipe | None], Iterator[Finding]]] = {
+    "gpus": _gpus,
+    "server": _server,
+    "builder": _builder,
+    "containers": _containers,
+    "torch": _torch,
+    "torch_draft": _torch_draft,
+    "triton_image": _triton_image,
+    "triton_wheel": _triton_wheel,
+}
+_USUAL: tuple[MachineNeed, ...] = ("gpus", "builder", "containers", "torch", "triton_wheel")
+"""What is looked for without a recipe."""

@@ -81,8 +81,7 @@ def depending(
         raise choose.error("serving.layout", problem, "write layout: in_process, or remove this line")
     if draft.layers_of_target is None:
         return dict(engines)
-    are_embedded = all(one.runner.is_embedded for one in (engine, target))
-    is_beside = are_embedded and layout == "in_process" and not draft.device
+    is_beside = target.runner.lends_layers and layout == "in_process" and not draft.device
     layers = _layers(choose, draft, engine, target, shares_cache=is_beside)
     return {**engines, Role.DRAFT: replace(engine, layers=layers, is_dependent=is_beside)}
 

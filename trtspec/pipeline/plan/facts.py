@@ -24,7 +24,7 @@ from trtspec.models.download import (
     fetch,
     headers_of,
     is_whole,
-    kept,
+    local_folder,
 )
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head, read_model
@@ -155,7 +155,7 @@ def gather(
         folder = (
             fetch(location, model.revision, watch, weights=role in weights or is_head)
             if asks
-            else kept(location, model.revision, is_head=is_head)
+            else local_folder(location, model.revision, is_head=is_head)
         )
         commit = None if folder == location else folder.name
         if is_head:
@@ -194,7 +194,7 @@ def absent(loaded: LoadedRecipe) -> dict[Role, TrtspecError]:
     for role, location in loaded.locations.items():
         is_head = recipe.speculation.method.is_head and role is Role.DRAFT
         try:
-            kept(location, recipe.models[role].revision, is_head=is_head)
+            local_folder(location, recipe.models[role].revision, is_head=is_head)
         except UnavailableError as error:
             found[role] = error
     return found

@@ -19,6 +19,7 @@ from trtspec.models.families import FAMILIES
 from trtspec.models.source import ITEM_SIZE
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved, placement
 from trtspec.recipe import gpus
+from trtspec.recipe.devices import CPU
 
 KV_FRACTION = 0.9
 # Of each engine: the CUDA context and libraries, TensorRT, NCCL. The C++ backend's buffers for KV caches that
@@ -102,11 +103,11 @@ def budget(resolved: Resolved) -> Budget | None:
 
     None too without a GPU, and for a server's model whose memory trtspec cannot compute.
     """
-    hardware = resolved.loaded.recipe.hardware
-    gpu = gpus.GPUS.get(hardware.gpu)
-    if resolved.target.runner.is_embedded or gpu is None or not are_reckoned(resolved.engines):
+    recipe = resolved.loaded.recipe
+    gpu = resolved.target.runner.gpu(recipe)
+    if gpu is None or not are_reckoned(resolved.engines):
         return None
-    return budget_of(gpu, resolved.engines, hardware.count)
+    return budget_of(gpu, resolved.engines, recipe.hardware.count)
 
 
 def are_reckoned(engines: Mapping[Role, EnginePlan]) -> bool:
@@ -119,7 +120,7 @@ def budget_of(gpu: gpus.GpuProduct, engines: Mapping[Role, EnginePlan], count: i
     """Returns the budget of engines on a server with `count` such GPUs."""
     target, is_shared = engines[Role.TARGET], placement(engines, count).is_shared
     options, inside = target.options, target.draft_inside
-    on_gpus = {role: engine for role, engine in engines.items() if not engine.runner.is_embedded}
+    on_gpus = {role: engine for role, engine in engines.items() if engine.device != CPU}
     nothing = EngineMemory(0, 0, 0)
     return Budget(
         gpu=gpu.label,

@@ -18,7 +18,6 @@ from itertools import product
 from trtspec.backends.recipes import runner_of
 from trtspec.base.roles import Role
 from trtspec.checkpoint.cast import DTYPES
-from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.checkpoint.convert_options import Mapping as RankMapping
 from trtspec.checkpoint.convert_options import misfit
 from trtspec.forecast.outlook import best, break_even
@@ -28,7 +27,8 @@ from trtspec.pipeline.plan.memory import Budget, budget, budget_of
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
 from trtspec.pipeline.plan.speed import Speed, speed, unforeseeable
 from trtspec.recipe import gpus
-from trtspec.serving.executors.torch.budget import TEXTS, KvNeed, dependent_kv_bytes, kv_tokens
+from trtspec.recipe.devices import CPU
+from trtspec.serving.executors.torch.budget import KvNeed, kv_tokens
 from trtspec.serving.executors.torch.host import ProcessShare
 
 COUNTS = (2, 4, 8)
@@ -66,8 +66,8 @@ def alternatives(resolved: Resolved) -> list[Alternative]:
     It leaves out a plan if another one needs only a part of its changes or fewer GPUs, unless only the first
     has room for the batch.
     """
-    gpu = gpus.GPUS.get(resolved.loaded.recipe.hardware.gpu)
-    if resolved.target.runner.is_embedded or gpu is None:
+    gpu = resolved.target.runner.gpu(resolved.loaded.recipe)
+    if gpu is None:
         return []
     found = sorted(_fitting(resolved, gpu), key=_rank)
     return [one for one in found if not any(_is_spared(one, other) for other in found)]
@@ -116,7 +116,7 @@ def _quantized(
             fp8=before.fp8 or "weights" in parts,
             fp8_kv_cache=before.fp8_kv_cache or "kv_cache" in parts,
         )
-        if after.fp8 and not engine.runner.is_embedded:
+        if after.fp8 and engine.device != CPU:
             can_be = gpu.fp8 and (before.fp8 or engine.runner.quantizes)
             if not can_be or misfit(engine.model.source, mapping, fp8=True):
                 return None
@@ -131,15 +131,12 @@ def _quantized(
 
 
 def _spread(engines: Engines, count: int) -> Iterator[tuple[Engines, Values]]:
-    """Yields the engines as they are, and with a target on all GPUs if it can be split so.
-
-    Another engine's server splits the draft as it splits the target.
-    """
+    """Yields the engines as they are, and with a target on all GPUs if it can be split so."""
     yield engines, {}
     target = engines[Role.TARGET]
     mapping = RankMapping(count // target.checkpoint.mapping.pp_size, target.checkpoint.mapping.pp_size)
     is_new = mapping.world_size == count and mapping != target.checkpoint.mapping
-    split = {Role.TARGET: target} if target.runner.builds_engines else engines
+    split = {role: engines[role] for role in target.runner.split_alike if role in engines}
     divides = all(engine.model.source.num_attention_heads % mapping.tp_size == 0 for engine in split.values())
     if is_new and divides and not misfit(target.model.source, mapping, fp8=target.checkpoint.fp8):
         spread = {role: _on_ranks(engine, mapping.tp_size) for role, engine in split.items()}
@@ -208,14 +205,14 @@ def embedded(resolved: Resolved, host: ProcessShare) -> Embedded | None:
 
     If the target is in the same process, one of its threads drives the GPU.
     """
-    by_role = {role: engine for role, engine in resolved.engines.items() if engine.runner.is_embedded}
+    by_role = {role: need for role, engine in resolved.engines.items() if (need := _need(engine))}
     if not by_role:
         return None
     serving = resolved.coordination
     is_beside_gpu = resolved.release is not None and serving is not None and serving.layout == "in_process"
-    host, engines = replace(host, busy=int(is_beside_gpu)), by_role.values()
-    needs, shared = [_need(engine) for engine in engines], _shared(resolved)
-    weights = sum(_weights(engine) for engine in engines) - shared
+    host, needs = replace(host, busy=int(is_beside_gpu)), list(by_role.values())
+    shared = _shared(resolved) if len(by_role) == len(resolved.engines) else 0
+    weights = sum(_weights(resolved.engines[role]) for role in by_role) - shared
     threads, because = host.threads
     return Embedded(
         roles=tuple(by_role),
@@ -231,17 +228,9 @@ def embedded(resolved: Resolved, host: ProcessShare) -> Embedded | None:
     )
 
 
-def _need(engine: EnginePlan) -> KvNeed:
-    """Returns the need of the whole model, since its ranks run on one device.
-
-    The torch backend keeps a float8 cache in the model's dtype.
-    """
-    source, options, head = engine.model.source, engine.options, engine.head
-    size = source.num_hidden_layers * 2 * source.num_key_value_heads * source.head_size * _item(engine)
-    if engine.is_dependent:
-        method = head.method if head else "layers"
-        size = dependent_kv_bytes(method, source.hidden_size, size, _item(engine))
-    return KvNeed(size, TEXTS * options.max_batch_size, options.max_seq_len)
+def _need(engine: EnginePlan) -> KvNeed | None:
+    method = (engine.head.method if engine.head else "layers") if engine.is_dependent else None
+    return engine.runner.host_need(engine.model.source, engine.checkpoint.dtype, engine.options, method)
 
 
 def _weights(engine: EnginePlan) -> int:
@@ -257,8 +246,7 @@ def _shared(resolved: Resolved) -> int:
         return 0
     options = [engine.checkpoint for engine in resolved.engines.values()]
     is_one_dtype = not any(each.fp8 for each in options) and len({each.dtype for each in options}) == 1
-    is_here = all(engine.runner.is_embedded for engine in resolved.engines.values())
-    return draft.model.num_common * _item(draft) if is_here and is_one_dtype else 0
+    return draft.model.num_common * _item(draft) if is_one_dtype else 0
 
 
 def _item(engine: EnginePlan) -> int:
@@ -333,7 +321,7 @@ def advice(
     facts = PairFacts(
         target_parameters=target.model.source.active_parameters,
         draft_parameters=draft.model.source.active_parameters if draft else None,
-        draft_bytes=_bytes(draft) if draft else None,
+        draft_bytes=draft.runner.weight_bytes(draft.model.source, draft.checkpoint) if draft else None,
         length=resolved.num_draft_tokens or target.options.max_draft_len,
         max_batch_size=target.options.max_batch_size,
         requests=min(rooms, default=_made_for(resolved)),
@@ -364,11 +352,3 @@ def _expected(speed: Speed) -> Expected:
         first.tokens_per_second,
         first.plain.bottleneck,
     )
-
-
-def _bytes(engine: EnginePlan) -> int:
-    """Returns the bytes of the weights: of a checkpoint, or as another server loads them."""
-    source = engine.model.source
-    if engine.runner.builds_engines:
-        return checkpoint_size(source, engine.checkpoint, engine.draft_inside)
-    return source.size

@@ -26,7 +26,7 @@ from trtspec.models.source import Source
 from trtspec.pipeline.engine.directory import EXTERNAL
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.facts import DatasetFacts, ModelFacts
-from trtspec.pipeline.repository.spec import AdmissionParameters, Placement, place
+from trtspec.pipeline.repository.spec import AdmissionParameters, Placement
 from trtspec.recipe import devices, releases
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.serving.adaptive.policy import Policy
@@ -280,12 +280,8 @@ class Resolved:
 
 
 def placement(engines: Mapping[Role, EnginePlan], count: int) -> Placement:
-    """Returns the GPUs that the engines run on, of a server with so many.
-
-    Another engine's server runs the draft on the GPUs of the target.
-    """
+    """Returns the GPUs that the engines run on, of a server with so many."""
     ranks = {role: engine.checkpoint.mapping.world_size for role, engine in engines.items()}
     draft = engines.get(Role.DRAFT)
-    if not engines[Role.TARGET].runner.builds_engines:
-        count = ranks[Role.TARGET]
-    return place(ranks, count, devices.gpus_of(draft.device) if draft else None)
+    named = devices.gpus_of(draft.device) if draft else None
+    return engines[Role.TARGET].runner.place(ranks, count, named)

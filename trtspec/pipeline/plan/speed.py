@@ -22,6 +22,7 @@ from trtspec.models.source import ITEM_SIZE
 from trtspec.pipeline.plan.memory import Budget, kv_of_layer
 from trtspec.pipeline.plan.resolved import EnginePlan, Layout, Resolved
 from trtspec.recipe import gpus
+from trtspec.recipe.devices import CPU
 
 ACCEPTANCES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 STREAMS = (1, 2, 4, 8, 16, 32, 64)
@@ -66,8 +67,8 @@ class Speed:
 
 def unforeseeable(resolved: Resolved) -> str | None:
     """Returns why the speed is unknown before a run; None if it can be computed."""
-    if resolved.target.runner.is_embedded:
-        return "engines of the torch backend have no data sheet: `trtspec bench` measures them"
+    if reason := resolved.target.runner.no_forecast:
+        return reason
     if resolved.loaded.recipe.hardware.gpu == gpus.NONE:
         return "a CPU has no data sheet: `trtspec bench` measures it"
     if unknown := {engine.model.source.architecture for engine in resolved.engines.values()} - set(FAMILIES):
@@ -82,7 +83,7 @@ def unforeseeable(resolved: Resolved) -> str | None:
             "the plan does not compute the gain by a tree of drafts: `trtspec bench --baseline` measures it"
         )
     draft = resolved.engines.get(Role.DRAFT)
-    if draft and draft.runner.is_embedded:
+    if draft and draft.device == CPU:
         return "a draft on the CPU has no data sheet: `trtspec bench` measures it"
     return None
 

@@ -57,8 +57,9 @@ def engine_platform(resolved: Resolved, role: Role, tensorrt: str | None) -> Pla
 
     `tensorrt` is the version that builds, None for that of the release's image.
     """
-    release = resolved.release if resolved.engines[role].runner.compiles else None
-    return platform_of(resolved.loaded.recipe.hardware.gpu, release, tensorrt)
+    recipe = resolved.loaded.recipe
+    release = resolved.engines[role].runner.engine_release(recipe)
+    return platform_of(recipe.hardware.gpu, release, tensorrt)
 
 
 def step(role: Role, stored: StoredEngine) -> Step:

@@ -97,7 +97,7 @@ def needs_gpu(stage: Stage, engine: EnginePlan) -> bool:
         return True
     if stage is Stage.CALIBRATE:
         return engine.calibration is not None and not engine.calibration.dataset.dataset.is_ready
-    return stage is Stage.BUILD and engine.runner.compiles
+    return stage is Stage.BUILD and engine.runner.needs_gpu is not None
 
 
 def _manifest(

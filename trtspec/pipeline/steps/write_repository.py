@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from trtspec.backends.backend import PYTHON
 from trtspec.base.digest import digest_of
@@ -24,6 +24,7 @@ from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
 from trtspec.pipeline.repository.spec import EngineModel, RepositorySpec, TensorRtLlm
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import build, copy_tokenizer
+from trtspec.recipe.devices import CPU
 from trtspec.recipe.schema import BLS_MODELS
 from trtspec.serving.executors.tensorrt_llm.guided import guided_vocabulary
 from trtspec.serving.tokenizer import Tokenizer
@@ -78,16 +79,15 @@ def repository_spec(resolved: Resolved) -> RepositorySpec:
             {
                 role: engine.enable_chunked_context
                 for role, engine in resolved.engines.items()
-                if engine.runner.compiles
+                if engine.device != CPU
             },
         )
     draft = resolved.engines.get(Role.DRAFT)
-    is_embedded = draft is not None and draft.runner.is_embedded
     return RepositorySpec(
         model_name=resolved.model_name,
         draft_engine_dir="../../draft/engine" if draft else None,
         draft_tokenizer_dir="../../draft/tokenizer" if resolved.translates else None,
-        draft_device=draft.device if draft and is_embedded and not engines else None,
+        draft_device=draft.runner.device(draft.device) if draft and not engines else None,
         num_draft_tokens=resolved.num_draft_tokens,
         policy=serving.policy,
         share=serving.share,
@@ -103,12 +103,7 @@ def _engine(resolved: Resolved, role: Role, engine: EnginePlan) -> EngineModel:
     """Returns the model of an engine; the target's follows guides, unless it drafts by itself."""
     name, folder, batch = BLS_MODELS[role], f"{role}/engine", engine.options.max_batch_size
     is_guided = role is Role.TARGET and bool(engine.model.source.end_ids) and not engine.inside
-    if engine.runner.is_embedded:
-        folder, tokenizer = str(PurePosixPath("../..", folder)), "../../tokenizer" if is_guided else None
-        return EngineModel(
-            name, engine.runner.triton_backend, folder, batch, device=engine.device, tokenizer=tokenizer
-        )
-    return EngineModel(
+    own = EngineModel(
         name,
         engine.runner.triton_backend,
         folder,
@@ -117,9 +112,11 @@ def _engine(resolved: Resolved, role: Role, engine: EnginePlan) -> EngineModel:
         resolved.placement.of(role),
         engine.enable_chunked_context,
         _window(engine),
-        tokenizer=vocabulary_path(name) if is_guided else None,
-        inside=_parameters(engine, of_engine=True),
+        engine.runner.device(engine.device),
+        vocabulary_path(name) if is_guided else None,
+        _parameters(engine, of_engine=True),
     )
+    return engine.runner.triton_model(own)
 
 
 def _parameters(engine: EnginePlan, *, of_engine: bool) -> dict[str, str]:

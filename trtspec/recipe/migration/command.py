@@ -80,7 +80,7 @@ class Syntax:
             return flag
         return "--" + flag[2:].replace({"-": "_", "_": "-"}[self.dash], self.dash)
 
-    def told_by(self, own: OwnFlags, known: Collection[str]) -> Syntax:
+    def of_parser(self, own: OwnFlags, known: Collection[str]) -> Syntax:
         """Returns the syntax of the tool's own parser. Flags that it does not have stay as they are here.
 
         A flag with several names is called by the one that is `known`, else by its first.

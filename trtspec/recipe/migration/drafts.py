@@ -12,7 +12,7 @@ SCHEDULE, STOP = "speculation.schedule", "the number of requests from which noth
 
 def draft_reading(reading: FlagReading) -> FlagReading:
     """Returns a reading for the flags on drafts of a command, until `carry`; it has the command's notes."""
-    return FlagReading(reading.tool, told=reading.told, missing=reading.missing)
+    return FlagReading(reading.tool, notes=reading.notes, missing=reading.missing)
 
 
 def carry(drafts: FlagReading, reading: FlagReading) -> None:

@@ -73,9 +73,9 @@ class FlagTable:
         today = frozenset((*self.sets, *self.lost, *names, *others)).difference(earlier)
         return replace(self, syntax=replace(syntax, begun=(today, frozenset(earlier))))
 
-    def told_by(self, own: OwnFlags) -> FlagTable:
+    def of_parser(self, own: OwnFlags) -> FlagTable:
         """Returns the table with the syntax of the server's own parser."""
-        return replace(self, syntax=self.syntax.told_by(own, {*self.sets, *self.lost}))
+        return replace(self, syntax=self.syntax.of_parser(own, {*self.sets, *self.lost}))
 
     def find_loss(self, flag: str) -> str | None:
         """Returns why a flag cannot be in a recipe; None if it can."""
@@ -102,7 +102,7 @@ class FlagReading:
     """The values of the recipe, by their dotted keys."""
     origins: dict[str, str] = field(default_factory=dict)
     """The flag that each key comes from."""
-    told: list[FlagNote] = field(default_factory=list)
+    notes: list[FlagNote] = field(default_factory=list)
     """The notes for the user."""
     missing: list[FlagNote] = field(default_factory=list)
     """The notes on speculation that the command asks for and the recipe lacks."""
@@ -124,16 +124,16 @@ class FlagReading:
 
     def lose(self, flag: str, reason: str) -> None:
         """Notes why a flag is not in the recipe."""
-        self.told.append(FlagNote(flag, f"left out: {reason}"))
+        self.notes.append(FlagNote(flag, f"left out: {reason}"))
 
     def miss(self, flag: str, reason: str) -> None:
         """Notes which part of the command's speculation the recipe lacks."""
         self.lose(flag, reason)
-        self.missing.append(self.told[-1])
+        self.missing.append(self.notes[-1])
 
     def say(self, subject: str, fate: str) -> None:
         """Notes something that the user should know of the recipe."""
-        self.told.append(FlagNote(subject, fate))
+        self.notes.append(FlagNote(subject, fate))
 
     def convert(self, option: Option, key: FlagKey) -> None:
         """Takes a flag for a key, or notes why its value cannot be used."""

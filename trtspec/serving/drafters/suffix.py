@@ -147,7 +147,7 @@ class Generation:
         self.num_answers, self.num_tokens = self.num_answers + 1, self.num_tokens + len(tokens)
 
 
-class KeptAnswers:
+class CachedAnswers:
     """The latest answers, at most `most_answers` with `MOST_KEPT` tokens. The older half is dropped at once.
 
     Answers without a tenant are not kept: see `EarlierAnswers` of `trtspec.serving.drafters.lookup`.
@@ -188,7 +188,7 @@ class SuffixSource(DraftSource):
         suffix_decoding_max_spec_factor: float,
         suffix_decoding_min_token_prob: float,
     ) -> None:
-        self._answers = KeptAnswers(suffix_decoding_max_cached_requests)
+        self._answers = CachedAnswers(suffix_decoding_max_cached_requests)
         self._rules = SuffixRules(
             suffix_decoding_max_tree_depth, suffix_decoding_max_spec_factor, suffix_decoding_min_token_prob
         )
@@ -203,7 +203,7 @@ class SuffixDrafter:
     pause = 4
     silence = "nothing_found"
 
-    def __init__(self, text: Text, answers: KeptAnswers, tenant: str, rules: SuffixRules) -> None:
+    def __init__(self, text: Text, answers: CachedAnswers, tenant: str, rules: SuffixRules) -> None:
         self._text, self._index, self._begin = text, Index(text), len(text)
         self._answers, self._tenant, self._rules = answers, tenant, rules
         self._found: list[int] = []

@@ -15,7 +15,6 @@ from trtspec.measure.workloads.workload import Prompt
 from trtspec.methods.method import TRANSLATES
 from trtspec.models.layers import spread
 from trtspec.models.source import read_source
-from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe, model_location
 from trtspec.recipe.schema import Recipe
 from trtspec.serving.executors.torch.device import find_device
@@ -229,7 +228,7 @@ class Session:
         wanted, is_measured = self._wanted, self._wanted.is_measured
         if is_measured is None:
             recipe = self._loaded.recipe
-            is_measured = runner_of(recipe).is_embedded or recipe.hardware.gpu == gpus.NONE
+            is_measured = runner_of(recipe).gpu(recipe) is None
         drafts = [*self._drafts, *(self._of_layers(layers) for layers in wanted.layers)]
         standing = candidates(self._loaded, drafts, wanted.precisions, wanted.methods)
         costing: MeasuredCosts | ForecastCosts

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
-from trtspec.backends.served.backend import ServerBackend
-from trtspec.backends.served.inputs import LaunchInputs, ServerRelease
+from trtspec.backends.shared.servers import LaunchInputs, ServerBackend, ServerRelease
 from trtspec.recipe.migration.command import as_words, options
 from trtspec.recipe.migration.drafts import LENGTH, METHOD, MODEL, carry, draft_reading
 from trtspec.recipe.migration.reading import FlagKey, FlagReading, whole

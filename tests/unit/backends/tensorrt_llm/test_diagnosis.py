@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.backends.tensorrt_llm.diagnosis import diagnose
+from trtspec.backends.tensorrt_llm.engine_step import diagnose
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from ruamel.yaml import YAML
 
 from tests.fakes.gpu_machine import H200, GpuMachine
-from trtspec.cluster.ci.systems import GITHUB, GITLAB
+from trtspec.cluster.commands.ci import GITHUB, GITLAB
 
 ROOT = Path(__file__).parents[4]
 TRTSPEC = Path(sys.executable).with_name("trtspec")

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from trtspec.base.errors import TrtspecError
 from trtspec.cli.app import app
-from trtspec.cluster.ci.systems import GITHUB, GITLAB, CiJob
+from trtspec.cluster.commands.ci import GITHUB, GITLAB, CiJob
 
 ROOT = Path(__file__).parents[4]
 BIN = Path(sys.executable).parent

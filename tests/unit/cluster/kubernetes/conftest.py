@@ -12,7 +12,7 @@ from tests.fakes.kubernetes.server import served
 from tests.support import helm
 from tests.unit.cluster.kubernetes.builds import RECIPES
 from trtspec.cluster import jobs as cluster_jobs
-from trtspec.cluster.kubernetes import jobs, release, workloads
+from trtspec.cluster.kubernetes import jobs, release
 from trtspec.cluster.kubernetes.cluster import Cluster, connect
 from trtspec.cluster.kubernetes.jobs import KubernetesJobs
 
@@ -33,8 +33,7 @@ class Clock:
 @pytest.fixture
 def emulator(monkeypatch: pytest.MonkeyPatch) -> Emulator:
     made = Emulator()
-    for module in (workloads, release):
-        monkeypatch.setattr(module, "time", Clock(made))
+    monkeypatch.setattr(release, "time", Clock(made))
     return made
 
 

@@ -4,18 +4,69 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from tests.fakes.kubernetes import kserve, scripts
 from tests.fakes.kubernetes.emulator import NAMESPACE, Emulator
 from tests.fakes.kubernetes.scripts import Script
-from tests.unit.cluster.kubernetes.objects import LABELS, deployment, inference_service
 from trtspec.base.errors import ClusterError
 from trtspec.cluster.kubernetes.cluster import Cluster
 from trtspec.cluster.kubernetes.objects import DEPLOYMENT, INFERENCE_SERVICE, Ref
+from trtspec.cluster.kubernetes.release import PodWait
 from trtspec.cluster.kubernetes.troubles import Trouble
-from trtspec.cluster.kubernetes.workloads import PodWait
+
+LABELS = {"app.kubernetes.io/instance": "llama", "app.kubernetes.io/managed-by": "trtspec"}
+
+
+def config_map(name: str, **data: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "labels": LABELS},
+        "data": data,
+    }
+
+
+def claim(name: str) -> dict[str, Any]:
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    metadata = {"name": name, "labels": LABELS}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
+
+
+def inference_service(digest: str) -> dict[str, Any]:
+    predictor = {
+        "annotations": {"trtspec/digest": digest},
+        "labels": LABELS,
+        "minReplicas": 2,
+        "model": {"modelFormat": {"name": "trtspec"}},
+    }
+    return {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {"name": "llama", "labels": LABELS},
+        "spec": {"predictor": predictor},
+    }
+
+
+def deployment(image: str = "trtspec:1", replicas: int = 2, name: str = "llama") -> dict[str, Any]:
+    pod = {
+        "initContainers": [{"name": "pull", "image": image}],
+        "containers": [{"name": "server", "image": image}],
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "labels": LABELS},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": LABELS},
+            "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {"metadata": {"labels": LABELS}, "spec": pod},
+        },
+    }
+
 
 LLAMA = Ref(DEPLOYMENT, "llama")
 

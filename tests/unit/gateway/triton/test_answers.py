@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.fakes.stub_messages import ENDED_MODELS
-from trtspec.gateway.triton.bodies import corrected, without_status
+from trtspec.gateway.triton.front import corrected, without_status
 
 UNREAD = [
     "failed to parse the request JSON buffer: The document is empty. at 0",

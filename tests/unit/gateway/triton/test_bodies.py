@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator, Callable
 import pytest
 
 from trtspec.gateway.bodies import BodyError
-from trtspec.gateway.triton import bodies
-from trtspec.gateway.triton.bodies import inflated, is_deep, with_field
+from trtspec.gateway.triton import front
+from trtspec.gateway.triton.front import inflated, is_deep, with_field
 
 OPEN = b"[" * 1001
 
@@ -124,7 +124,7 @@ def test_no_body_is_inflated_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> Non
             return getattr(self._inner, name)
 
     threads = list[int]()
-    monkeypatch.setattr(bodies, "zlib", Watched())
+    monkeypatch.setattr(front, "zlib", Watched())
     assert sum(map(len, asyncio.run(read(gzip.compress(bytes(5 << 20)), "gzip", 1000)))) == 5 << 20
     assert len(threads) >= 5
     assert threading.get_ident() not in threads

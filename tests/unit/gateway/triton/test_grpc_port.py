@@ -13,8 +13,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tests.support.ports import free_port
 from trtspec.gateway.refusals import Refusals
 from trtspec.gateway.triton import grpc_port as module
-from trtspec.gateway.triton.grpc_port import GrpcPort
-from trtspec.gateway.triton.grpc_requests import ALIVE, STREAM
+from trtspec.gateway.triton.grpc_port import ALIVE, STREAM, GrpcPort
 
 BODY = pb.ModelInferRequest(model_name="m").SerializeToString()
 HOST = "127.0.0.1"

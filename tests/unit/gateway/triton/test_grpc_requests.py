@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from trtspec.gateway.client_bounds import SHORT_BODY
-from trtspec.gateway.triton import grpc_requests as module
-from trtspec.gateway.triton.grpc_requests import (
+from trtspec.gateway.triton import grpc_port as module
+from trtspec.gateway.triton.grpc_port import (
     fields_left,
     forwarded,
     is_passed,

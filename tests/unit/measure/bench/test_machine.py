@@ -11,7 +11,7 @@ from time import perf_counter
 
 import pytest
 
-from trtspec.measure.bench.machine import GpuMeter
+from trtspec.measure.bench.session import GpuMeter
 
 # Two GPUs, of which one is divided and does not say; it ends when its reader has gone.
 PROGRAM = """#!/bin/sh

@@ -97,9 +97,9 @@ def test_a_model_that_is_not_here_is_not_said_to_be_on_the_hub(
         "name: x\ntarget: {model: nope/nope}\nspeculation: {method: ngram}\nhardware: {gpu: none}\n"
     )
     result = CliRunner().invoke(app, ["check", str(recipe)])
-    assert result.exit_code == 0
-    assert "the target nope/nope is not on this machine, and the Hub was not asked" in result.stderr
-    assert "on the Hub" not in result.output
+    assert result.exit_code == 1
+    assert "the target nope/nope is not on this machine, and the Hub was not asked" in str(result.exception)
+    assert "on the Hub" not in f"{result.output}{result.exception}"
 
 
 def test_a_published_model_that_is_not_here_is_judged_by_its_sizes(

@@ -64,7 +64,7 @@ def test_another_engine_has_no_such_flags() -> None:
     found = read(flags, "vllm")
     assert missing(found) == [TREE[0], TREE[2]]
     assert loads(found.text.encode(), HERE).recipe.engine.extra_args == []
-    assert "vllm has other flags" in {note.fate.removeprefix("left out: ") for note in found.told}
+    assert "vllm has other flags" in {note.fate.removeprefix("left out: ") for note in found.notes}
 
 
 def test_a_plan_has_room_for_the_whole_tree(planned: Planned) -> None:

@@ -137,9 +137,9 @@ def test_a_recipe_passes_no_shortened_flag_of_its_own_keys_on(backend: str, word
 
 def test_where_the_server_is_installed_its_own_flags_decide() -> None:
     own: OwnFlags = {"--tensor-ranks": ("--tensor-ranks", None), "--tensor-parallel-size": ("-x", None)}
-    flags = VLLM.told_by(own)
+    flags = VLLM.of_parser(own)
     assert flags.syntax.meant("--tensor") == ["--tensor-parallel-size", "--tensor-ranks"]
-    assert Syntax().told_by(own, ()).meant("--tensor") == []
+    assert Syntax().of_parser(own, ()).meant("--tensor") == []
 
 
 def test_a_parser_without_beginnings_has_none() -> None:
@@ -189,4 +189,4 @@ def test_the_converter_of_gemma_is_the_beginning_of_a_build() -> None:
     read = recipe(found)
     assert (read.backend, read.target.model, read.target.dtype) == ("tensorrt_llm", "org/gemma", "bfloat16")
     assert (read.target.parallel.tensor, read.hardware.count, read.engine.max_batch_size) == (2, 2, 8)
-    assert "a word that belongs to no option" not in {note.fate for note in found.told}
+    assert "a word that belongs to no option" not in {note.fate for note in found.notes}

@@ -58,14 +58,14 @@ def test_null_is_as_good_as_no_key(tmp_path: Path) -> None:
     for command in (f"vllm serve org/big -sc '{config}'", f"trtllm-serve org/big --config {file}"):
         found = recipe_of(command, HERE)
         assert "None" not in found.text
-        assert not [line for line in found.told if "null" in line.fate or "None" in line.fate]
+        assert not [line for line in found.notes if "null" in line.fate or "None" in line.fate]
         assert not found.missing
 
 
 def test_import_tells_which_options_for_ngrams_trtspec_sets_itself(tmp_path: Path) -> None:
     file = tmp_path / "extra.yaml"
     file.write_text("speculative_config: {decoding_type: NGram, is_public_pool: true, is_use_oldest: true}")
-    told = {note.subject: note.fate for note in recipe_of(f"trtllm-serve a/b --config {file}", HERE).told}
+    told = {note.subject: note.fate for note in recipe_of(f"trtllm-serve a/b --config {file}", HERE).notes}
     for key in ("is_public_pool", "is_use_oldest"):
         assert told[f"{file} speculative_config.{key}"] == "left out: trtspec sets it: false"
 
@@ -73,5 +73,5 @@ def test_import_tells_which_options_for_ngrams_trtspec_sets_itself(tmp_path: Pat
 def test_values_of_a_file_that_are_of_another_kind(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text('backend: [pytorch]\nspeculative_config: {decoding_type: NGram, max_draft_len: "²"}')
-    told = {told.subject for told in recipe_of(f"trtllm-serve a/b --config {file}", HERE).told}
+    told = {told.subject for told in recipe_of(f"trtllm-serve a/b --config {file}", HERE).notes}
     assert {f"{file} backend", f"{file} speculative_config.max_draft_len"} <= told

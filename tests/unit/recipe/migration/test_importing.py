@@ -55,7 +55,7 @@ def recipe(found: Imported) -> Recipe:
 
 
 def told(found: Imported) -> dict[str, str]:
-    return {line.subject: line.fate for line in found.told}
+    return {line.subject: line.fate for line in found.notes}
 
 
 @st.composite
@@ -383,4 +383,4 @@ def test_drafts_of_vllm_are_those_of_the_recipe(
 )
 def test_a_value_that_is_no_number_is_told(flag: str) -> None:
     found = recipe_of(f"vllm serve a/b {flag}", HERE)
-    assert any(told.subject.startswith(flag.split()[0]) for told in found.told)
+    assert any(told.subject.startswith(flag.split()[0]) for told in found.notes)

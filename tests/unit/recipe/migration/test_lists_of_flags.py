@@ -54,7 +54,7 @@ def test_a_switch_before_the_model_leaves_it(switch: str) -> None:
     assert (recipe.target.model, recipe.engine.max_batch_size) == ("org/big", 4)
     if switch in LATER:
         assert not recipe.engine.extra_args
-        assert "has no such flag" in {note.subject: note.fate for note in found.told}[switch]
+        assert "has no such flag" in {note.subject: note.fate for note in found.notes}[switch]
 
 
 def test_flags_of_later_releases_that_a_recipe_has_keys_for() -> None:

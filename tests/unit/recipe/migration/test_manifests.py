@@ -119,7 +119,7 @@ def test_variables_of_a_pod_are_those_of_its_words_and_of_its_server() -> None:
     assert (read.engine.max_seq_len, read.hardware.count) == (2048, 4)
     assert read.engine.environment["NCCL_DEBUG"] == "INFO"
     assert "HF_TOKEN" not in read.engine.environment
-    told = {note.subject: note.fate for note in found.told}
+    told = {note.subject: note.fate for note in found.notes}
     assert told["HF_TOKEN"].startswith("left out: ")
     assert told["--seed"].startswith("left out: ")
 
@@ -169,7 +169,7 @@ def test_a_service_of_compose_is_read(environment: str, command: str) -> None:
     read = recipe(found)
     assert (read.target.model, read.target.parallel.tensor, read.hardware.count) == ("org/big", 2, 2)
     assert read.engine.environment == {"NCCL_DEBUG": "INFO"}
-    assert "HF_TOKEN" in {note.subject for note in found.told}
+    assert "HF_TOKEN" in {note.subject for note in found.notes}
 
 
 def test_a_variable_without_a_default_is_asked_for() -> None:

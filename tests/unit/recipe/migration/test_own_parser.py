@@ -124,7 +124,7 @@ def test_a_parser_that_does_not_answer_leaves_the_list(site: Path, text: str) ->
     python = python_of(VLLM.own_parser, ())
     assert python == sys.executable
     assert flags_of(python, VLLM.own_parser, seconds=1) == {}
-    assert FLAGS.told_by({}) == FLAGS
+    assert FLAGS.of_parser({}) == FLAGS
 
 
 def test_a_parser_that_does_not_answer_is_told(site: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.servers_of_others import SERVERS, server_named, write_launch
 from trtspec.backends.importing import recipe_of
 from trtspec.backends.recipes import loads
-from trtspec.backends.served.inputs import LaunchInputs, LaunchModel
+from trtspec.backends.shared.servers import LaunchInputs, LaunchModel
 from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
 from trtspec.methods.draft_model import DraftModelMethod
 from trtspec.methods.method import Method
@@ -56,4 +56,4 @@ def test_a_launch_is_read_back(backend: str, method: Method, tmp_path: Path) -> 
         assert serving == names.get(backend, ("speculative_llm", []))
         engine = recipe.engine
         assert (engine.max_batch_size, engine.max_seq_len, engine.max_num_tokens) == (12, 6144, 2048)
-        assert not [line for line in found.told if "no such flag" in line.fate]
+        assert not [line for line in found.notes if "no such flag" in line.fate]

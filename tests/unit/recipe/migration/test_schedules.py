@@ -79,7 +79,7 @@ def test_the_schedule_of_tensorrt_llm_is_in_the_recipe(
     found = trtllm(tmp_path, **keys)
     assert recipe(found).speculation.schedule == schedule
     assert not found.missing
-    told = [note.fate for note in found.told if "draft_len_schedule" in note.subject]
+    told = [note.fate for note in found.notes if "draft_len_schedule" in note.subject]
     assert [("1.3 it is up to" in fate) for fate in told] == [True] * (
         1 in keys.get("draft_len_schedule", {})
     )
@@ -127,7 +127,7 @@ def test_draft_settings_of_tensorrt_llm_that_no_recipe_can_express_are_refused(
 
 def test_keys_that_change_no_length_are_told_alone(tmp_path: Path) -> None:
     found = vllm(enforce_eager=True, attention_backend="FLASH_ATTN", moe_backend="auto")
-    assert (found.missing, len([note for note in found.told if "no key for it" in note.fate])) == ((), 3)
+    assert (found.missing, len([note for note in found.notes if "no key for it" in note.fate])) == ((), 3)
     assert not trtllm(tmp_path, load_format="auto", is_keep_all=True, is_public_pool=False).missing
 
 

@@ -41,7 +41,7 @@ def test_a_substitution_is_a_word_and_the_draft_stays(count: str, flag: str) -> 
     read = recipe(found)
     assert read.draft
     assert (read.draft.model, read.speculation.max_draft_len) == ("org/small", 4)
-    fate = {note.subject: note.fate for note in found.told}[flag]
+    fate = {note.subject: note.fate for note in found.notes}[flag]
     assert "only a shell knows" in fate
     assert "write its value as target.parallel.tensor" in fate
 
@@ -57,7 +57,7 @@ def test_a_flag_that_is_passed_on_has_no_substitution() -> None:
         f"vllm serve org/big --seed `date +%s` --swap-space $(echo 4) --block-size 16 {SPEC}", HERE
     )
     assert recipe(found).engine.extra_args == ["--block-size", "16"]
-    assert {"--seed", "--swap-space"} <= {note.subject for note in found.told}
+    assert {"--seed", "--swap-space"} <= {note.subject for note in found.notes}
 
 
 TEXTS = (

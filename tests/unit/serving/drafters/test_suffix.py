@@ -15,7 +15,7 @@ from tests.fakes.suffix import SUFFIX
 from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.drafters.source import Offer
-from trtspec.serving.drafters.suffix import MOST_KEPT, MOST_READ, KeptAnswers, SuffixRules, SuffixSource
+from trtspec.serving.drafters.suffix import MOST_KEPT, MOST_READ, CachedAnswers, SuffixRules, SuffixSource
 from trtspec.serving.executor import Request
 from trtspec.serving.text import Text
 from trtspec.serving.tokenizer import Tokenizer
@@ -98,14 +98,14 @@ def test_no_answers_are_kept_where_none_are_wanted() -> None:
     assert proposed([1, 2, 3], asked) == (None, [])
 
 
-def kept(answers: KeptAnswers) -> int:
+def kept(answers: CachedAnswers) -> int:
     generations = (answers._young, answers._old)
     assert sum(generation.num_tokens for generation in generations) <= MOST_KEPT
     return sum(generation.num_answers for generation in generations)
 
 
 def test_the_older_half_of_the_answers_goes() -> None:
-    answers = KeptAnswers(10)
+    answers = CachedAnswers(10)
     for number in range(1, 40):
         answers.keep("one", [number, 50, 51])
         assert min(number, 5) <= kept(answers) <= 10
@@ -116,7 +116,7 @@ def test_the_older_half_of_the_answers_goes() -> None:
 
 @pytest.mark.parametrize("most", [1, 2, 3, 5])
 def test_no_more_answers_are_kept_than_are_wanted(most: int) -> None:
-    answers = KeptAnswers(most)
+    answers = CachedAnswers(most)
     for number in range(1, 20):
         answers.keep("one", [number, 50, 51])
         assert 1 <= kept(answers) <= most
@@ -124,7 +124,7 @@ def test_no_more_answers_are_kept_than_are_wanted(most: int) -> None:
 
 
 def test_no_more_tokens_are_kept_than_there_is_room_for() -> None:
-    answers = KeptAnswers(100)
+    answers = CachedAnswers(100)
     for _ in range(8):
         answers.keep("one", list(range(MOST_KEPT // 4 + 1)))
         kept(answers)

@@ -20,7 +20,7 @@ from trtspec.base.progress import no_progress
 from trtspec.client.endpoint import AskError, EndpointRequest, TimedAnswer
 from trtspec.measure.workloads.recorded import read_recorded
 from trtspec.measure.workloads.workload import Prompt
-from trtspec.train.distill.answers import Answers, gather, record_deployed
+from trtspec.train.distill.distillation import Answers, gather, record_deployed
 from trtspec.train.distill.pair import read_pair
 from trtspec.train.distill.settings import DistillationOptions, TargetDeployment
 from trtspec.train.tune.recording import Asking

@@ -18,9 +18,9 @@ from trtspec.base.atomic import temporary, write_atomically
 from trtspec.base.errors import UnavailableError
 from trtspec.base.locks import try_lock
 from trtspec.base.progress import no_progress
-from trtspec.pipeline.store import kept
+from trtspec.pipeline.store import reuse
 from trtspec.pipeline.store.entry import Entry
-from trtspec.pipeline.store.kept import find_problem, keep, remembered
+from trtspec.pipeline.store.reuse import find_problem, keep, remembered
 from trtspec.pipeline.store.store import Store
 from trtspec.pipeline.store.transfer import push
 
@@ -28,7 +28,7 @@ _PULL = """
 import sys
 from pathlib import Path
 from trtspec.base.progress import no_progress
-from trtspec.pipeline.store import kept, store
+from trtspec.pipeline.store import reuse, store
 from trtspec.pipeline.store.store import find_entry
 
 url, digest, folder, stops_at = sys.argv[1:]
@@ -46,7 +46,7 @@ store.Store.read_chunk = counted
 at = store.Store(url)
 print("ready", flush=True)
 sys.stdin.readline()
-kept.keep(at, find_entry(at, digest), Path(folder), no_progress, lambda line: print(line, flush=True))
+reuse.keep(at, find_entry(at, digest), Path(folder), no_progress, lambda line: print(line, flush=True))
 print("pulled", number, flush=True)
 """
 
@@ -227,7 +227,7 @@ def test_no_room_names_what_could_go(
 ) -> None:
     folder.with_name("older").mkdir(parents=True)
     free = shutil.disk_usage(folder.parent)._replace(free=entry.size - 1)
-    monkeypatch.setattr("trtspec.pipeline.store.kept.shutil.disk_usage", lambda _: free)
+    monkeypatch.setattr("trtspec.pipeline.store.reuse.shutil.disk_usage", lambda _: free)
     with pytest.raises(UnavailableError, match=r"llama needs 20,\d+ B, but 20,\d+ B are free") as found:
         keep(store, entry, folder, no_progress, lambda _: None)
     assert (
@@ -246,7 +246,7 @@ def test_a_kept_entry_on_a_read_only_volume_is_still_verified(
     def read_only(*_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr("trtspec.pipeline.store.kept.locked", read_only)
+    monkeypatch.setattr("trtspec.pipeline.store.reuse.locked", read_only)
     assert kept_by(store, entry, folder) == (0, [])
     (folder / "config.json").write_text("{}")
     said = r"has another config\.json, and this folder cannot be written: Read-only file system"
@@ -271,10 +271,10 @@ def test_a_folder_whose_pull_was_killed_before_its_end_is_remembered_by_the_next
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(kept, "write_atomically", die)
+    monkeypatch.setattr(reuse, "write_atomically", die)
     with pytest.raises(KeyboardInterrupt):
         keep(store, entry, folder, no_progress, lambda _: None)
-    monkeypatch.setattr(kept, "write_atomically", write_atomically)
+    monkeypatch.setattr(reuse, "write_atomically", write_atomically)
     assert folder.exists()
     assert remembered(folder, entry.digest) is None
     assert kept_by(store, entry, folder) == (0, [])
@@ -289,7 +289,7 @@ def test_a_whole_folder_is_used_where_no_document_can_be_written(
 
     keep(store, entry, folder, no_progress, lambda _: None)
     folder.with_name(f".{folder.name}.json").unlink()
-    monkeypatch.setattr(kept, "write_atomically", full)
+    monkeypatch.setattr(reuse, "write_atomically", full)
     assert kept_by(store, entry, folder) == (0, [])
 
 
@@ -300,7 +300,7 @@ def test_a_disk_that_gets_full_meanwhile_is_left_as_it_was(
     def full(*_: object) -> None:
         Path("/dev/full").write_bytes(b"a")
 
-    monkeypatch.setattr(kept, "pull", full)
+    monkeypatch.setattr(reuse, "pull", full)
     with pytest.raises(UnavailableError, match="llama needs"):
         keep(store, entry, folder, no_progress, lambda _: None)
     assert beside(folder) == []

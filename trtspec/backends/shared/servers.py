@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trtspec.backends.backend import Backend
+from trtspec.backends.backend import Backend, MachineNeed
 from trtspec.backends.launch import FILE, ServerLaunch
 from trtspec.backends.planner import Planner
-from trtspec.backends.served.inputs import LaunchInputs, LaunchModel, ServerRelease
 from trtspec.base.digest import digest_of
 from trtspec.base.environment import is_secret
 from trtspec.base.findings import Finding, errors
@@ -22,11 +21,13 @@ from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.convert_options import Mapping as RankMapping
-from trtspec.methods.method import TRANSLATES
+from trtspec.methods.method import TRANSLATES, Method
 from trtspec.models.families import longrope
 from trtspec.models.heads.head import HeadDescription
+from trtspec.models.heads.reading import read_model
 from trtspec.models.masked import check_parallel
 from trtspec.models.mtp import MtpLayers, mtp_layers
+from trtspec.models.pair import Member, member_of
 from trtspec.models.source import INDEX, Source, has_file, read_hf_config
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.depending import depending
@@ -43,6 +44,7 @@ from trtspec.pipeline.plan.resolved import (
     choose_fp8_weights,
     choose_max_seq_len,
 )
+from trtspec.pipeline.repository.spec import Placement, place
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import check_pair, choose_layers, copy_tokenizer, write_layers
 from trtspec.pipeline.steps.write_layers import OUTPUT
@@ -52,6 +54,69 @@ from trtspec.recipe.migration.command import Option, Syntax, options
 from trtspec.recipe.migration.reading import FlagTable, is_whole, object_of
 from trtspec.recipe.migration.tool import LongerTexts
 from trtspec.recipe.schema import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRelease:
+    """A release of a server that is on PyPI, and whose own configuration classes were read or asked."""
+
+    version: str
+    image: str
+    cpu_image: str | None = None
+    """An image that runs without a GPU; None if there is no such image."""
+    metrics_path: str | None = "/metrics"
+    """The path of the server's metrics for Prometheus; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchModel:
+    """A model as a server loads it."""
+
+    place: str
+    """The folder of the model, or its Hub id."""
+    revision: str | None = None
+    """The commit of the Hub id."""
+    quantize: bool = False
+    """True if the server quantizes the weights to FP8 while it loads them."""
+
+    @property
+    def is_folder(self) -> bool:
+        return Path(self.place).is_absolute()
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchInputs:
+    """All inputs of a launch configuration."""
+
+    release: ServerRelease
+    names: tuple[str, ...]
+    """The names that clients call the model by, where the server has names; it answers by the first."""
+    target: LaunchModel
+    draft: LaunchModel | None
+    method: Method
+    num_draft_tokens: int
+    checkpoint: ConvertOptions
+    """The ranks, and the precision of all models. Weights that are quantized stay as they are."""
+    options: BuildOptions
+    """The sizes."""
+    enable_chunked_context: bool
+    kv_bytes: int | None
+    """The bytes of the KV caches where the server cannot choose them itself, on a CPU; None on a GPU."""
+    schedule: Mapping[int, int] = field(default_factory=dict)
+    """The largest K from so many running requests on; empty if their number does not bound it."""
+
+    @property
+    def image(self) -> str:
+        """The vendor's image, without a GPU that for a CPU."""
+        of_cpu = self.release.cpu_image if self.kv_bytes is not None else None
+        return of_cpu or self.release.image
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders of the models; those of the Hub have none."""
+        models = (self.target, self.draft)
+        return tuple(model.place for model in models if model and model.is_folder)
+
 
 _ON_CPU = TextBound(8192, "the server reserves the host's memory for all requests at once")
 _ROUND = 256  # tokens to which a length that memory bounds is rounded down
@@ -112,19 +177,6 @@ def _bounds(choose: Chooser, engines: Mapping[Role, EnginePlan]) -> list[TextBou
 
 KIND = "write launch"
 _CONFIG = "config.json"
-
-
-def steps_before_the_manifest(resolved: Resolved, launch: ServerLaunch, facts: PlanFacts) -> Iterator[Step]:
-    """Yields the steps but the last one, in order."""
-    yield check_pair.step(resolved, facts)
-    yield copy_tokenizer.step(facts.target)
-    yield from choose_layers.searches(resolved.engines, facts)
-    for role, engine in resolved.engines.items():
-        if engine.layers:
-            yield write_layers.step(resolved, role)
-    if facts.head and facts.head.head.unsaid:
-        yield _head_step(resolved, facts.head)
-    yield from launch_steps(launch)
 
 
 def launch_steps(launch: ServerLaunch) -> Iterator[Step]:
@@ -251,23 +303,6 @@ _LACKING_ON_CLUSTERS = {
 }
 
 
-def contradictions(recipe: Recipe, own: Mapping[str, str], layouts: Collection[str]) -> Iterator[Finding]:
-    """Finds keys that the recipe's server does not have, or that do not go together there.
-
-    `own` are the keys that this one has not and other servers have, by the reason; `layouts` are the
-    values of `serving.layout` that it has.
-    """
-    yield from lacking(recipe, {**_LACKING, **own})
-    if recipe.speculation.policy == "adaptive":
-        problem = f"{recipe.backend} drafts as much in every round; the adaptive policy is trtspec's own"
-        yield Finding("speculation.policy", problem, "remove this line, or write policy: fixed")
-    layout = recipe.serving.layout
-    if layout and layout not in layouts:
-        reason = _COORDINATOR if layout != "triton" else "of these servers Triton has a backend of vLLM alone"
-        yield Finding("serving.layout", f"{recipe.backend} has no layout {layout}: {reason}", _REMOVE)
-    yield from _draft_findings(recipe)
-
-
 def passed_on(recipe: Recipe, flags: FlagTable) -> Iterator[Finding]:
     """Finds flags of `engine.extra_args` that trtspec sets, and secrets, which do not belong in a recipe."""
     key, sets = "engine.extra_args", flags.sets
@@ -284,16 +319,6 @@ def passed_on(recipe: Recipe, flags: FlagTable) -> Iterator[Finding]:
         if is_secret(name, value):
             problem = f"{name} looks like a secret, and a recipe is read by many"
             yield Finding("engine.environment", problem, "set it where trtspec deploy runs")
-
-
-def lacking_on_clusters(recipe: Recipe) -> Iterator[Finding]:
-    """Finds keys of `kubernetes` that another engine's server does not have; they are no part of a build."""
-    yield from lacking(recipe, _LACKING_ON_CLUSTERS)
-    if recipe.kubernetes.form != "deployment":
-        problem = (
-            f"the manifests for KServe describe trtspec's own server, and {recipe.backend} is another one"
-        )
-        yield Finding("kubernetes.form", problem, "write form: deployment")
 
 
 def _draft_findings(recipe: Recipe) -> Iterator[Finding]:
@@ -325,6 +350,7 @@ class ServerBackend(Planner):
     """Another engine's server: it loads the models, and no engine is built for it."""
 
     builds_engines = False
+    split_alike = (Role.TARGET, Role.DRAFT)
     fp8 = (
         "weights are quantized as they are loaded, and activations with scales of each step;"
         " an FP8 model keeps its own scales"
@@ -387,7 +413,16 @@ class ServerBackend(Planner):
         return f"found {version!r:.80}: no release of {self.name} that was tried", known
 
     def contradictions(self, recipe: Recipe) -> Iterator[Finding]:
-        yield from contradictions(recipe, self.lacking, self.layouts)
+        yield from lacking(recipe, {**_LACKING, **self.lacking})
+        if recipe.speculation.policy == "adaptive":
+            problem = f"{recipe.backend} drafts as much in every round; the adaptive policy is trtspec's own"
+            yield Finding("speculation.policy", problem, "remove this line, or write policy: fixed")
+        layout = recipe.serving.layout
+        if layout and layout not in self.layouts:
+            alone = "of these servers Triton has a backend of vLLM alone"
+            reason = alone if layout == "triton" else _COORDINATOR
+            yield Finding("serving.layout", f"{recipe.backend} has no layout {layout}: {reason}", _REMOVE)
+        yield from _draft_findings(recipe)
         yield from passed_on(recipe, self.flags)
         copies, count = self.data_ranks(recipe.engine.extra_args), recipe.hardware.count
         needed = copies * recipe.target.parallel.ranks
@@ -405,6 +440,29 @@ class ServerBackend(Planner):
         items, (flag, shares) = options(arguments, self.flags.syntax), self.data_parallel
         found = {item.name: item.value or "" for item in items if isinstance(item, Option)}
         return int(size) if is_whole(size := found.get(flag, "")) and shares not in found else 1
+
+    def ranks(self, recipe: Recipe) -> dict[Role, int]:
+        """Returns the ranks; the draft is loaded on as many tensor ranks as the target."""
+        found = super().ranks(recipe)
+        return {**found, Role.DRAFT: recipe.target.parallel.tensor} if Role.DRAFT in found else found
+
+    def place(self, ranks: Mapping[Role, int], count: int, draft: tuple[int, ...] | None) -> Placement:
+        """Returns the GPUs of the target, which its server runs the draft on too."""
+        return place(ranks, ranks[Role.TARGET], draft)
+
+    def machine_needs(self, recipe: Recipe) -> tuple[MachineNeed, ...]:
+        on_gpu: tuple[MachineNeed, ...] = ("gpus", "server", "containers")
+        return on_gpu[1:] if recipe.hardware.gpu == gpus.NONE else on_gpu
+
+    def read(self, folder: Path) -> Source:
+        return read_model(folder, whole=True)
+
+    def member(self, source: Source, recipe: Recipe, role: Role) -> Member:
+        overrides = self.overrides(recipe) if role is Role.TARGET else {}
+        return member_of(source, for_engines=False, overrides=overrides)
+
+    def weight_bytes(self, source: Source, checkpoint: ConvertOptions) -> int:
+        return source.size
 
     def misfits(self, recipe: Recipe, target: Source) -> Iterator[Finding]:
         speculation = recipe.speculation
@@ -424,17 +482,78 @@ class ServerBackend(Planner):
         return found
 
     def lacking_on_clusters(self, recipe: Recipe) -> Iterator[Finding]:
-        return lacking_on_clusters(recipe)
+        yield from lacking(recipe, _LACKING_ON_CLUSTERS)
+        if recipe.kubernetes.form != "deployment":
+            problem = (
+                f"the manifests for KServe describe trtspec's own server, and {recipe.backend} is another one"
+            )
+            yield Finding("kubernetes.form", problem, "write form: deployment")
 
     def resolve(
         self, choose: Chooser, facts: PlanFacts, output: Path, runners: Mapping[Role, Backend]
     ) -> Resolved:
-        return resolve_server(choose, facts, output, self)
+        """Returns the recipe with every default filled in, and how the server is started.
+
+        A head is not among the engines: the plan does not count its memory and time.
+        """
+        loaded, recipe = choose.loaded, choose.loaded.recipe
+        on_cpu = recipe.hardware.gpu == gpus.NONE
+        version = choose("engine.release", self.versions[0], "the newest that trtspec knows")
+        for found in errors(list(self.misfits(recipe, facts.target.source))):
+            raise choose.error("speculation.method", f"{found.subject}: {found.problem}", found.repair)
+        served = replace(facts.target, source=facts.target.source.overridden(self.overrides(recipe)))
+        length = _num_draft_tokens(choose, facts)
+        schedule = recipe.speculation.schedule and choose("speculation.schedule", None, "")
+        engines = {Role.TARGET: _target(choose, self, served, _sizes(choose, self.num_nodes(choose, length)))}
+        if draft := facts.models.get(Role.DRAFT):
+            engines[Role.DRAFT] = _draft(choose, self, draft, engines[Role.TARGET])
+            engines = depending(choose, engines, None)
+        engines = with_texts(choose, engines, facts.head.head if facts.head else None, self.longer_than_head)
+        target = engines[Role.TARGET]
+        _choose_method(choose)
+        name = choose("serving.model_name", self.served_name(loaded), "the model, as its own server names it")
+        places = _places(choose, facts, engines, output)
+        drafting = places.get(Role.DRAFT)
+        if drafting and drafting.revision and not self.pins_drafts:
+            problem = f"{self.name} takes a draft of the Hub at its latest commit, and at no other"
+            download = f"hf download {drafting.place} --revision {drafting.revision} --local-dir draft"
+            raise choose.error("draft.model", problem, f"{download}, and model: ./draft")
+        wanted = LaunchInputs(
+            release=self.release_of(version),
+            names=tuple(dict.fromkeys((name, *recipe.serving.aliases))),
+            target=places[Role.TARGET],
+            draft=drafting,
+            method=recipe.speculation.method,
+            num_draft_tokens=length,
+            checkpoint=target.checkpoint,
+            options=target.options,
+            enable_chunked_context=target.enable_chunked_context,
+            kv_bytes=_kv_bytes(engines, _own_layers(recipe, facts)) if on_cpu else None,
+            schedule={least: min(tokens, length) for least, tokens in (schedule or {}).items()},
+        )
+        launch = _launch(self, wanted, recipe, facts)
+        return Resolved(
+            loaded,
+            output,
+            self.name,
+            None,
+            launch.served_model_name,
+            length,
+            engines,
+            tuple(choose.choices),
+            launch=launch,
+        )
 
     def steps(self, resolved: Resolved, facts: PlanFacts, only: Role | None) -> list[Step]:
         """Returns the steps; it has no engines, so there is none to build alone."""
         assert resolved.launch is not None
-        return list(steps_before_the_manifest(resolved, resolved.launch, facts))
+        found = [check_pair.step(resolved, facts), copy_tokenizer.step(facts.target)]
+        found += choose_layers.searches(resolved.engines, facts)
+        of_layers = [role for role, engine in resolved.engines.items() if engine.layers]
+        found += [write_layers.step(resolved, role) for role in of_layers]
+        if facts.head and facts.head.head.unsaid:
+            found.append(_head_step(resolved, facts.head))
+        return [*found, *launch_steps(resolved.launch)]
 
     def num_nodes(self, choose: Chooser, longest: int) -> int:
         """Returns the tokens that a round proposes; they are more than the `longest` draft in a tree.
@@ -481,62 +600,6 @@ def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 NUM_DRAFT_TOKENS = 4
 MAX_NUM_TOKENS, MAX_NUM_TOKENS_CPU = 8192, 2048
 _CPU_BLOCK = 128  # tokens of a block of vLLM's KV cache on a CPU (`CpuPlatform`)
-
-
-def resolve_server(choose: Chooser, facts: PlanFacts, output: Path, backend: ServerBackend) -> Resolved:
-    """Returns the recipe with every default filled in, and how the server is started.
-
-    A head is not among the engines: the plan does not count its memory and time. Raises RecipeError for what
-    the server cannot do with these models.
-    """
-    loaded, recipe = choose.loaded, choose.loaded.recipe
-    version = choose("engine.release", backend.versions[0], "the newest that trtspec knows")
-    for found in errors(list(backend.misfits(recipe, facts.target.source))):
-        raise choose.error("speculation.method", f"{found.subject}: {found.problem}", found.repair)
-    served = replace(facts.target, source=facts.target.source.overridden(backend.overrides(recipe)))
-    length = _num_draft_tokens(choose, facts)
-    schedule = recipe.speculation.schedule and choose("speculation.schedule", None, "")
-    engines = {
-        Role.TARGET: _target(choose, backend, served, _sizes(choose, backend.num_nodes(choose, length)))
-    }
-    if draft := facts.models.get(Role.DRAFT):
-        engines[Role.DRAFT] = _draft(choose, backend, draft, engines[Role.TARGET])
-        engines = depending(choose, engines, None)
-    engines = with_texts(choose, engines, facts.head.head if facts.head else None, backend.longer_than_head)
-    target = engines[Role.TARGET]
-    _choose_method(choose)
-    name = choose("serving.model_name", backend.served_name(loaded), "the model, as its own server names it")
-    places = _places(choose, facts, engines, output)
-    drafting = places.get(Role.DRAFT)
-    if drafting and drafting.revision and not backend.pins_drafts:
-        problem = f"{backend.name} takes a draft of the Hub at its latest commit, and at no other"
-        download = f"hf download {drafting.place} --revision {drafting.revision} --local-dir draft"
-        raise choose.error("draft.model", problem, f"{download}, and model: ./draft")
-    wanted = LaunchInputs(
-        release=backend.release_of(version),
-        names=tuple(dict.fromkeys((name, *recipe.serving.aliases))),
-        target=places[Role.TARGET],
-        draft=drafting,
-        method=recipe.speculation.method,
-        num_draft_tokens=length,
-        checkpoint=target.checkpoint,
-        options=target.options,
-        enable_chunked_context=target.enable_chunked_context,
-        kv_bytes=_kv_bytes(engines, _own_layers(recipe, facts)) if recipe.hardware.gpu == gpus.NONE else None,
-        schedule={least: min(tokens, length) for least, tokens in (schedule or {}).items()},
-    )
-    launch = _launch(backend, wanted, recipe, facts)
-    return Resolved(
-        loaded,
-        output,
-        backend.name,
-        None,
-        launch.served_model_name,
-        length,
-        engines,
-        tuple(choose.choices),
-        launch=launch,
-    )
 
 
 def _launch(backend: ServerBackend, wanted: LaunchInputs, recipe: Recipe, facts: PlanFacts) -> ServerLaunch:

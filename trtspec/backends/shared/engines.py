@@ -13,11 +13,15 @@ from trtspec.backends.planner import Planner
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.base.units import three_digits
+from trtspec.checkpoint.blueprint import check_tensors
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
+from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.checkpoint.convert_options import ConvertOptions, misfit
 from trtspec.methods.method import AT_ONCE
 from trtspec.methods.table import METHODS
 from trtspec.models.families import FAMILIES, family_of
+from trtspec.models.heads.reading import read_model
+from trtspec.models.pair import Member, member_of
 from trtspec.models.source import Source
 from trtspec.pipeline.engine.engine_options import BuildOptions, Default, EngineKind
 from trtspec.pipeline.machine.devices import apart
@@ -45,6 +49,7 @@ from trtspec.pipeline.plan.resolved import (
     placement,
 )
 from trtspec.pipeline.plan.serving import choose_coordination
+from trtspec.pipeline.repository.spec import Placement, place
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import (
     calibrate,
@@ -78,19 +83,6 @@ _LACKING = {
     "engine.extra_args": _SERVED_BY_US,
     "engine.environment": _SERVED_BY_US,
 }
-
-
-def contradictions(backend: Backend, recipe: Recipe) -> Iterator[Finding]:
-    """Finds contradictions between keys that only engines and trtspec's coordinator have."""
-    yield from lacking(recipe, _LACKING)
-    yield from _serving(recipe, backend.ranks(recipe))
-    yield from _times(recipe)
-    yield from _device_findings(recipe)
-    for role, model in recipe.models.items():
-        # Values that no recipe may have; without these, values that this recipe may not have.
-        flaws = [option_problem(option, value) for option, value in model.build.items()]
-        for flaw in list(filter(None, flaws)) or build_contradictions(model, recipe):
-            yield replace(flaw, subject=f"{role}.build.{flaw.subject}")
 
 
 def _serving(recipe: Recipe, ranks: Mapping[Role, int]) -> Iterator[Finding]:
@@ -239,6 +231,7 @@ class EngineBackend(Planner):
     """A backend with engines of our own, behind trtspec's coordinator."""
 
     builds_engines = True
+    copies = 1
     longest_text = f"the model's own, up to {LONGEST.tokens:,}"
     fp8 = "engines have fixed scales: of an FP8 model, or of a calibration with texts of yours"
 
@@ -253,7 +246,7 @@ class EngineBackend(Planner):
         return super().refusal(method, release)
 
     def num_tokens(self, gpu: str) -> str:
-        return f"{MAX_NUM_TOKENS:,}" + ", or more where memory allows" * self.compiles
+        return f"{MAX_NUM_TOKENS:,}"
 
     def image(self, recipe: Recipe) -> str:
         return releases.release_of(recipe.engine.release).image
@@ -261,10 +254,58 @@ class EngineBackend(Planner):
     def release_flaw(self, version: str) -> tuple[str, str] | None:
         return releases.flaw(version)
 
+    def place(self, ranks: Mapping[Role, int], count: int, draft: tuple[int, ...] | None) -> Placement:
+        return place(ranks, count, draft)
+
+    def read(self, folder: Path) -> Source:
+        return read_model(folder)
+
+    def member(self, source: Source, recipe: Recipe, role: Role) -> Member:
+        found = member_of(source)
+        # The scales of an FP8 model are among its weights, which are not read here.
+        if source.layers is None and source.scheme is None:
+            check_tensors(source, family_of(source).weights(source), None)
+        return found
+
+    def weight_bytes(self, source: Source, checkpoint: ConvertOptions) -> int:
+        """Returns the bytes of the checkpoint."""
+        return checkpoint_size(source, checkpoint)
+
     def resolve(
         self, choose: Chooser, facts: PlanFacts, output: Path, runners: Mapping[Role, Backend]
     ) -> Resolved:
-        return resolve_engines(choose, facts, output, self, runners)
+        release = self.engine_release(choose.loaded.recipe)
+        if release:
+            choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
+        inside = choose_inside(choose, facts, self)
+        options = _options(choose, facts, inside)
+        target = _engine(choose, Role.TARGET, runners, facts.target, options, inside)
+        if inside:
+            check_ranks(choose, inside, target.checkpoint.mapping)
+            check_cyclic(choose, facts.target.source, target.options)
+        engines = {Role.TARGET: replace(target, inside=inside)}
+        if facts.head and not inside:
+            engines[Role.DRAFT] = head_engine(engines[Role.TARGET], facts.head)
+        elif draft := facts.models.get(Role.DRAFT):
+            proposing = replace(options, max_draft_len=0)
+            engines[Role.DRAFT] = _engine(choose, Role.DRAFT, runners, draft, proposing)
+        engines = _iterations(choose, engines, on_tensorrt=release is not None)
+        _check_device(choose, engines)
+        coordination, num_draft_tokens, model_name = choose_coordination(
+            choose, engines.values(), options.max_draft_len, inside
+        )
+        engines = depending(choose, engines, coordination.layout)
+        return Resolved(
+            choose.loaded,
+            output,
+            self.name,
+            release,
+            model_name,
+            num_draft_tokens,
+            engines,
+            tuple(choose.choices),
+            coordination,
+        )
 
     def steps(self, resolved: Resolved, facts: PlanFacts, only: Role | None) -> list[Step]:
         engines = resolved.engines
@@ -311,60 +352,21 @@ class EngineBackend(Planner):
         return iter(())
 
     def contradictions(self, recipe: Recipe) -> Iterator[Finding]:
-        return contradictions(self, recipe)
+        yield from lacking(recipe, _LACKING)
+        yield from _serving(recipe, self.ranks(recipe))
+        yield from _times(recipe)
+        yield from _device_findings(recipe)
+        for role, model in recipe.models.items():
+            # Values that no recipe may have; without these, values that this recipe may not have.
+            flaws = [option_problem(option, value) for option, value in model.build.items()]
+            for flaw in list(filter(None, flaws)) or build_contradictions(model, recipe):
+                yield replace(flaw, subject=f"{role}.build.{flaw.subject}")
 
 
 def _builder(backend: Backend) -> EngineBackend:
     """Returns the backend of an engine; each that such a recipe can have builds engines."""
     assert isinstance(backend, EngineBackend)
     return backend
-
-
-def resolve_engines(
-    choose: Chooser,
-    facts: PlanFacts,
-    output: Path,
-    backend: EngineBackend,
-    runners: Mapping[Role, Backend],
-) -> Resolved:
-    """Returns the recipe with every default filled in.
-
-    Raises RecipeError for what its models or trtspec cannot do, and ModelError for a model that trtspec does
-    not convert.
-    """
-    release = None
-    if backend.compiles:
-        version = choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
-        release = releases.RELEASES[version]
-    inside = choose_inside(choose, facts, backend)
-    options = _options(choose, facts, inside)
-    target = _engine(choose, Role.TARGET, runners, facts.target, options, inside)
-    if inside:
-        check_ranks(choose, inside, target.checkpoint.mapping)
-        check_cyclic(choose, facts.target.source, target.options)
-    engines = {Role.TARGET: replace(target, inside=inside)}
-    if facts.head and not inside:
-        engines[Role.DRAFT] = head_engine(engines[Role.TARGET], facts.head)
-    elif draft := facts.models.get(Role.DRAFT):
-        proposing = replace(options, max_draft_len=0)
-        engines[Role.DRAFT] = _engine(choose, Role.DRAFT, runners, draft, proposing)
-    engines = _iterations(choose, engines, on_tensorrt=release is not None)
-    _check_device(choose, engines)
-    coordination, num_draft_tokens, model_name = choose_coordination(
-        choose, engines.values(), options.max_draft_len, inside
-    )
-    engines = depending(choose, engines, coordination.layout)
-    return Resolved(
-        choose.loaded,
-        output,
-        backend.name,
-        release,
-        model_name,
-        num_draft_tokens,
-        engines,
-        tuple(choose.choices),
-        coordination,
-    )
 
 
 def _options(choose: Chooser, facts: PlanFacts, inside: InsidePlan | None) -> BuildOptions:
@@ -392,12 +394,12 @@ def _options(choose: Chooser, facts: PlanFacts, inside: InsidePlan | None) -> Bu
 
 def _check_device(choose: Chooser, engines: Mapping[Role, EnginePlan]) -> None:
     """Raises RecipeError if the recipe puts the draft on a GPU of the target that cannot hold both."""
-    hardware, draft = choose.loaded.recipe.hardware, engines.get(Role.DRAFT)
-    gpu = gpus.GPUS.get(hardware.gpu)
-    if gpu is None or draft is None or draft.device is None or draft.runner.is_embedded:
+    recipe, draft = choose.loaded.recipe, engines.get(Role.DRAFT)
+    gpu, count = engines[Role.TARGET].runner.gpu(recipe), recipe.hardware.count
+    if gpu is None or draft is None or draft.device in (None, CPU):
         return
-    problem = budget_of(gpu, engines, hardware.count).problem
-    if problem and placement(engines, hardware.count).is_shared:
+    problem = budget_of(gpu, engines, count).problem
+    if problem and placement(engines, count).is_shared:
         problem = f"{draft.device} has ranks of the target too: {problem}"
         raise choose.error("draft.device", problem, "write another GPU, or cpu")
 
@@ -421,13 +423,13 @@ def _iterations(
     does not use.
     """
     hardware, target = choose.loaded.recipe.hardware, engines[Role.TARGET]
-    gpu = gpus.GPUS.get(hardware.gpu) if on_tensorrt else None
+    gpu = target.runner.gpu(choose.loaded.recipe)
     written = choose.loaded.recipe.engine.max_num_tokens
 
     def sized(tokens: int) -> dict[Role, EnginePlan]:
         found = dict(engines)
         for role, engine in engines.items():
-            most = written if on_tensorrt and engine.runner.is_embedded else tokens
+            most = written if on_tensorrt and engine.device == CPU else tokens
             if most and "max_num_tokens" not in choose.loaded.recipe.models[role].build:
                 found[role] = replace(engine, options=replace(engine.options, max_num_tokens=most))
         return found

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from trtspec.base.errors import ModelError
 from trtspec.cli.app import app
-from trtspec.pipeline.report.report import BuildFailure, BuildReport, StepReport, to_junit, to_markdown
+from trtspec.pipeline.build.report import BuildFailure, BuildReport, StepReport, to_junit, to_markdown
 
 STEPS = (
     StepReport("convert target", "a checkpoint", "kept", 0),
