@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trtspec.base.findings import Finding
-    from trtspec.checkpoint.inside import DraftInside
+    from trtspec.checkpoint.engine_draft import EngineDraft
     from trtspec.models.source import Source
     from trtspec.pipeline.engine.engine_options import BuildOptions
     from trtspec.recipe.loader import LoadedRecipe
@@ -58,7 +58,7 @@ class Backend(ABC):
     not."""
     builds_engines: ClassVar[bool]
     """True if trtspec builds engines for it, which its own coordinator serves under Triton."""
-    inside: ClassVar[Mapping[str, type[DraftInside]]] = {}
+    inside: ClassVar[Mapping[str, type[EngineDraft]]] = {}
     """The methods whose draft is built into the target's engine, and what is built."""
     compiles: ClassVar[bool] = False
     """True if its engines are compiled: on a GPU, for GPUs of its kind and for one release."""
