@@ -18,10 +18,9 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
-from trtspec.measure.selftest.decodings import DECODINGS
 from trtspec.measure.selftest.names import names, signatures
+from trtspec.measure.selftest.rules import RULES
 from trtspec.measure.selftest.trial import Differs, NotTried, Outcome, Question, Rule, Ruling, Trial
-from trtspec.measure.selftest.verifications import VERIFICATIONS
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.executor import Request
 from trtspec.serving.executors.tensorrt_llm.bindings import free_memory, load_bindings
@@ -124,7 +123,7 @@ async def try_engines(job: TrialJob) -> None:
         questions = await reference.questions(prompts, job.clear)
         k = min(pair.target.limits.max_draft_len, _K)
         trial = Trial(pair.target, questions, reference.likely, k, pair.tokenizer.end_ids, _decoder(pair))
-        for rule in (*_of_pair(pair, loaded), *DECODINGS, *VERIFICATIONS, *_last(job, pair, free)):
+        for rule in (*_of_pair(pair, loaded), *RULES, *_last(job, pair, free)):
             job.tell(await rule.outcome(trial, job.build))
     finally:
         pair.shutdown()
