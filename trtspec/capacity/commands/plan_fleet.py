@@ -10,9 +10,15 @@ from typing import Any
 from trtspec.base.errors import UnavailableError
 from trtspec.base.units import three_digits
 from trtspec.capacity import fleet
-from trtspec.capacity.cold_start import ColdStart
 from trtspec.capacity.demand import Demand, Lengths, lognormal
-from trtspec.capacity.fleet import FleetArm, FleetRequirements, LatencyBounds, SizedFleet, planned_replica
+from trtspec.capacity.fleet import (
+    ColdStart,
+    FleetArm,
+    FleetRequirements,
+    LatencyBounds,
+    SizedFleet,
+    planned_replica,
+)
 from trtspec.capacity.speed import ForecastSpeed, ReplicaSpeed, measured_speeds
 from trtspec.cli.terminal.output import out
 from trtspec.measure.bench.result import BenchResult, read
