@@ -46,7 +46,7 @@ def convert(
     options: ConvertOptions,
     folder: Path,
     advance: Callable[[int], None] = lambda _: None,
-    inside: EngineDraft | None = None,
+    draft: EngineDraft | None = None,
 ) -> None:
     """Writes a model's checkpoint into `folder`, which must not exist; the same source gives the same bytes.
 
@@ -54,7 +54,7 @@ def convert(
     with the number of bytes after each piece. Raises what `draw` raises, and UnavailableError if the
     disk has no room.
     """
-    blueprint = draw(source, options, inside)
+    blueprint = draw(source, options, draft)
     folder.mkdir(parents=True)
     _check_space(folder, sum(entry.size for file in blueprint.files for entry in file.entries))
     config = json.dumps(blueprint.config, indent=4) + "\n"
@@ -73,15 +73,15 @@ def convert(
         in_threads(partial(_copy, reader, files, options.dtype), pieces, advance)
 
 
-def checkpoint_size(source: Source, options: ConvertOptions, inside: EngineDraft | None = None) -> int:
+def checkpoint_size(source: Source, options: ConvertOptions, draft: EngineDraft | None = None) -> int:
     """Bytes of all weights on all ranks, the sum of what `convert` calls `advance` with."""
-    return sum(rank_sizes(source, options, inside))
+    return sum(rank_sizes(source, options, draft))
 
 
-def rank_sizes(source: Source, options: ConvertOptions, inside: EngineDraft | None = None) -> list[int]:
+def rank_sizes(source: Source, options: ConvertOptions, draft: EngineDraft | None = None) -> list[int]:
     """Bytes of the weights on each rank, without the scales of FP8."""
     weights, mapping = list(family_of(source).weights(source)), options.mapping
-    weights += inside.weights() if inside else ()
+    weights += draft.weights() if draft else ()
     dtype = DTYPES[options.dtype]
 
     sizes = [0] * mapping.world_size

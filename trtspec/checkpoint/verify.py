@@ -49,14 +49,14 @@ def verify(
     options: ConvertOptions,
     folder: Path,
     advance: Callable[[int], None] = lambda _: None,
-    inside: EngineDraft | None = None,
+    draft: EngineDraft | None = None,
 ) -> None:
     """Compares a checkpoint with its model; raises TensorError for what is missing, superfluous or different.
 
     `advance` is called with the number of bytes of the checkpoint after each piece. Raises ModelError for a
     model that cannot be converted.
     """
-    blueprint = draw(source, options, inside)
+    blueprint = draw(source, options, draft)
     _check_config(blueprint, folder / "config.json")
     files = [folder / f"rank{rank}.safetensors" for rank in range(options.mapping.world_size)]
     ranks = _Ranks(files, options.mapping.tp_size)

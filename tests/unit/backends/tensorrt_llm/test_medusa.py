@@ -86,7 +86,7 @@ def test_converted_medusa_heads_have_the_tensors_of_the_converter_of_nvidia(
         for name, tensor in (alone | wanted).items():
             torch.testing.assert_close(both[name], tensor, rtol=0, atol=0)
     assert sum(told) == checkpoint_size(source, options, medusa)
-    verify(source, options, tmp_path / "both", inside=medusa)
+    verify(source, options, tmp_path / "both", draft=medusa)
 
 
 def nvidias(model: Any, dtype: str) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def test_the_medusa_configuration_adds_the_keys_of_nvidia_to_those_of_the_target
 ) -> None:
     (source, head), options = target(family), ConvertOptions("bfloat16")
     model = tiny_model(family, **SIZES, head_dim=16, rope_theta=1e6).config
-    convert(source, options, tmp_path / "both", inside=MedusaEngineDraft(head, TREE))
+    convert(source, options, tmp_path / "both", draft=MedusaEngineDraft(head, TREE))
     convert(source, options, tmp_path / "alone")
     alone, both = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("alone", "both"))
     theirs = nvidias(model, "bfloat16")
@@ -140,7 +140,7 @@ def test_the_heads_of_an_fp8_target_stay_as_they_are(target: Target, tmp_path: P
     _, head = target()
     quantize(tmp_path / "target", AUTO_FP8)
     source, options = read_source(tmp_path / "target"), ConvertOptions("float16", fp8=True)
-    convert(source, options, tmp_path / "both", inside=MedusaEngineDraft(head, TREE))
+    convert(source, options, tmp_path / "both", draft=MedusaEngineDraft(head, TREE))
     tensors = load_file(tmp_path / "both/rank0.safetensors")
     of_heads = [name for name in tensors if name.startswith("medusa_heads.")]
     assert len(of_heads) == 3 * HEADS
@@ -148,13 +148,13 @@ def test_the_heads_of_an_fp8_target_stay_as_they_are(target: Target, tmp_path: P
     assert tensors["transformer.layers.0.mlp.fc.weight"].dtype == torch.float8_e4m3fn
     config = json.loads((tmp_path / "both/config.json").read_text())
     assert config["quantization"]["exclude_modules"] == ["lm_head", "*medusa_heads*"]
-    verify(source, options, tmp_path / "both", inside=MedusaEngineDraft(head, TREE))
+    verify(source, options, tmp_path / "both", draft=MedusaEngineDraft(head, TREE))
 
 
 def test_a_head_that_the_tree_never_asks_is_left_out(target: Target, tmp_path: Path) -> None:
     source, head = target()
     medusa = MedusaEngineDraft(head, ((0,), (1,), (0, 0)))
-    convert(source, ConvertOptions("float16"), tmp_path / "both", inside=medusa)
+    convert(source, ConvertOptions("float16"), tmp_path / "both", draft=medusa)
     config = json.loads((tmp_path / "both/config.json").read_text())
     assert (config["num_medusa_heads"], config["max_draft_len"]) == (2, 3)
     names = load_file(tmp_path / "both/rank0.safetensors")
