@@ -1,7 +1,7 @@
 """The public port of gRPC, which passes on allowed requests and their responses unchanged.
 
-Some valid requests crash Triton 2.51, and are not allowed: a text output with the parameter `classification`
-makes it divide by zero (`TopkClassifications`; NVIDIA fixed it in 2.60).
+Some valid requests crash Triton 2.51: a text output with the parameter `classification` makes it divide by
+zero (`TopkClassifications`; NVIDIA fixed it in 2.60).
 """
 
 from __future__ import annotations
