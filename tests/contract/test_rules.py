@@ -12,18 +12,19 @@ import pytest
 
 from tests.contract.conftest import Continuation, Subject, Torch
 from tests.fakes.trimming import Keep, sometimes
-from trtspec.measure.selftest.decodings import DECODINGS, block_reuse, guides
-from trtspec.measure.selftest.trial import Outcome, Question, Rule, Ruling, Trial
-from trtspec.measure.selftest.verifications import (
-    VERIFICATIONS,
+from trtspec.measure.selftest.rules import (
+    RULES,
+    block_reuse,
     generation_logits,
+    guides,
     sampled_drafts_cut,
     trimmed_drafts,
 )
+from trtspec.measure.selftest.trial import Outcome, Question, Rule, Ruling, Trial
 
 PROMPTS = ([5, 17, 33, 60], [8, 40, 2, 71, 30], [1], list(range(40)))
 K = 6
-CHECKS = {check.name: check for check in (*DECODINGS, *VERIFICATIONS)}
+CHECKS = {check.name: check for check in RULES}
 NOT_TRIED = {
     sampled_drafts_cut: {"torch", "scripted", "tensorrt_llm", "bls"},
     trimmed_drafts: {"torch", "scripted", "tensorrt_llm", "bls"},

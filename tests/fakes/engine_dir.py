@@ -7,64 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import (
-    AutoConfig,
-    Gemma2ForCausalLM,
-    Gemma3ForCausalLM,
-    GraniteForCausalLM,
-    LlamaForCausalLM,
-    MistralForCausalLM,
-    MixtralForCausalLM,
-    Phi3ForCausalLM,
-    PreTrainedModel,
-    Qwen2ForCausalLM,
-    Qwen2MoeForCausalLM,
-    Qwen3ForCausalLM,
-    Qwen3MoeForCausalLM,
-)
+from transformers import AutoConfig, LlamaForCausalLM, PreTrainedModel
+
+from tests.support.families import FAMILIES
 
 END = 2
-MODELS = {
-    "gemma2": Gemma2ForCausalLM,
-    "gemma3_text": Gemma3ForCausalLM,
-    "granite": GraniteForCausalLM,
-    "llama": LlamaForCausalLM,
-    "mistral": MistralForCausalLM,
-    "mixtral": MixtralForCausalLM,
-    "phi3": Phi3ForCausalLM,
-    "qwen2": Qwen2ForCausalLM,
-    "qwen2_moe": Qwen2MoeForCausalLM,
-    "qwen3": Qwen3ForCausalLM,
-    "qwen3_moe": Qwen3MoeForCausalLM,
-}
-GEMMAS = ("gemma2", "gemma3_text")
-GEMMA: dict[str, Any] = {
-    "query_pre_attn_scalar": 11, "final_logit_softcapping": 6.0, "attn_logit_softcapping": None,
-    "sliding_window": 24,
-    "attn_implementation": "eager",  # The others do not squash scores.
-}  # fmt: skip
-# Of these the sweep tries every case, and the suite those that differ most.
-SWEPT = ("gemma2", "gemma3_text", "mixtral", "qwen2_moe", "qwen3_moe")
-OWN: dict[str, dict[str, Any]] = {
-    "gemma2": GEMMA | {"attn_logit_softcapping": 3.0},
-    "gemma3_text": GEMMA | {"rope_theta": 1e6, "rope_local_base_freq": 1e3},
-    "granite": {"embedding_multiplier": 3.0, "attention_multiplier": 0.25, "residual_multiplier": 0.4,
-                "logits_scaling": 2.0},
-    "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2},
-    "qwen2_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 64,
-                  "shared_expert_intermediate_size": 96},
-    "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
-                  "norm_topk_prob": True},
-}  # fmt: skip
-
-
-def case(family: str, *values: Any, often: bool) -> Any:
-    """A case of a parametrized test, which only the sweep tries unless it is to be tried `often`."""
-    marks = () if often or family not in SWEPT else (pytest.mark.sweep,)
-    return pytest.param(family, *values, marks=marks)
 
 
 def tiny_llama(seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any) -> LlamaForCausalLM:
@@ -87,11 +36,12 @@ def tiny_model(
         "initializer_range": 0.2, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False,
         "bos_token_id": None, "eos_token_id": None, "pad_token_id": 0,
     }  # fmt: skip
-    sizes |= OWN.get(family, {}) | changes
-    if family in GEMMAS and "layer_types" not in changes:
+    known = FAMILIES[family]
+    sizes |= known.tiny | changes
+    if known.alternates and "layer_types" not in changes:
         kinds = ["sliding_attention", "full_attention"]
         sizes["layer_types"] = [kinds[layer % 2] for layer in range(sizes["num_hidden_layers"])]
-    kind: Any = MODELS[family]
+    kind: Any = known.model
     model: PreTrainedModel = kind(AutoConfig.for_model(family, **sizes))
     for name, parameter in model.named_parameters():
         if "norm" in name or name.endswith("bias"):
@@ -137,18 +87,6 @@ def write_directory(
 
 def pretrained_config(model: PreTrainedModel) -> dict[str, Any]:
     config = model.config
-    family: dict[str, dict[str, Any]] = {
-        "gemma2": _of_gemma(config),
-        "gemma3_text": _of_gemma(config),
-        "granite": _of_granite(config),
-        "mistral": {"sliding_window": getattr(config, "sliding_window", None)},
-        "phi3": {"hidden_act": "swiglu", "sliding_window": getattr(config, "sliding_window", None)},
-        "qwen2": {"qwen_type": "qwen2", "attn_bias": True},
-        "qwen3": {"qwen_type": "qwen3", "attn_bias": False},
-        "mixtral": {"hidden_act": "swiglu", "moe": _moe(config)},
-        "qwen2_moe": {"qwen_type": "qwen2_moe", "attn_bias": True, **_of_qwen(config)},
-        "qwen3_moe": {"qwen_type": "qwen3_moe", "attn_bias": False, **_of_qwen(config)},
-    }
     return {
         "architecture": type(model).__name__,
         "dtype": str(model.dtype).removeprefix("torch."),
@@ -168,44 +106,7 @@ def pretrained_config(model: PreTrainedModel) -> dict[str, Any]:
         "rotary_scaling": getattr(config, "rope_scaling", None),
         "mapping": {"world_size": 1, "tp_size": 1, "pp_size": 1},
         "quantization": {"quant_algo": None, "kv_cache_quant_algo": None},
-        **family.get(config.model_type, {}),
-    }
-
-
-def _of_gemma(config: Any) -> dict[str, Any]:
-    keys = ("query_pre_attn_scalar", "final_logit_softcapping", "attn_logit_softcapping", "sliding_window",
-            "rope_local_base_freq")  # fmt: skip
-    found = {key: getattr(config, key) for key in keys if hasattr(config, key)}
-    return found | {"inter_layernorms": True, "_sliding_window_pattern": 2}
-
-
-def _of_granite(config: Any) -> dict[str, Any]:
-    if not hasattr(config, "logits_scaling"):
-        return {}
-    return {
-        "embedding_multiplier": config.embedding_multiplier,
-        "attention_multiplier": config.attention_multiplier * (config.head_dim**0.5),
-        "residual_multiplier": config.residual_multiplier,
-        "output_multiplier_scale": 1 / config.logits_scaling,
-    }
-
-
-def _moe(config: Any) -> dict[str, Any]:
-    count = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", 0)
-    renormalized = getattr(config, "norm_topk_prob", True)
-    return {"num_experts": count, "top_k": getattr(config, "num_experts_per_tok", 0),
-            "normalization_mode": int(renormalized)}  # fmt: skip
-
-
-def _of_qwen(config: Any) -> dict[str, Any]:
-    if not hasattr(config, "moe_intermediate_size"):
-        return {}
-    shared = getattr(config, "shared_expert_intermediate_size", 0)
-    return {
-        "hidden_act": "swiglu",
-        "moe": _moe(config),
-        "moe_intermediate_size": config.moe_intermediate_size,
-        "moe_shared_expert_intermediate_size": shared,
+        **FAMILIES[config.model_type].engine(config),
     }
 
 
@@ -218,7 +119,7 @@ def checkpoint_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     }
     for index in range(model.config.num_hidden_layers):
         theirs, ours = f"model.layers.{index}", f"transformer.layers.{index}"
-        if model.config.model_type == "phi3":
+        if f"{theirs}.mlp.gate_up_proj.weight" in weights:
             gate, up = weights[f"{theirs}.mlp.gate_up_proj.weight"].chunk(2)
             tensors[f"{ours}.attention.qkv.weight"] = weights[f"{theirs}.self_attn.qkv_proj.weight"]
             tensors[f"{ours}.mlp.fc.weight"] = torch.cat([up, gate])
@@ -241,7 +142,7 @@ def checkpoint_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
                 tensors[f"{ours}.attention.{part}_layernorm.weight"] = norm
     for name in (name for name in weights if "_feedforward_layernorm" in name):
         tensors[name.replace("model.", "transformer.")] = weights[name]
-    shift = 1 if model.config.model_type.startswith("gemma") else 0
+    shift = FAMILIES[model.config.model_type].norm_shift
     return {
         name: tensor.detach().clone() + shift * ("norm" in name or "ln_f" in name)
         for name, tensor in tensors.items()

@@ -16,11 +16,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-DECODERS = {
-    "gemma2": "gemma2", "gemma3_text": "gemma3", "granite": "llama",
-    "llama": "llama", "mistral": "llama", "mixtral": "llama", "phi3": "phi3", "qwen2": "qwen",
-    "qwen2_moe": "qwen", "qwen3": "qwen", "qwen3_moe": "qwen",
-}  # fmt: skip
+from tests.support.families import FAMILIES
+
+AS_IF = {family.decoder: family.as_if for family in FAMILIES.values() if family.as_if}
 
 
 def calibrate(
@@ -48,7 +46,7 @@ def export(
     """
     from modelopt.torch.export import export_tensorrt_llm_checkpoint, model_config_export
 
-    family, name = DECODERS[model.config.model_type], "convert_to_tensorrt_llm_config"
+    family, name = FAMILIES[model.config.model_type].decoder, "convert_to_tensorrt_llm_config"
     config = partial(_config, getattr(model_config_export, name))
     with torch.inference_mode(), patch.object(model_config_export, name, config):
         export_tensorrt_llm_checkpoint(
@@ -69,9 +67,6 @@ def export_hugging_face(model: PreTrainedModel, folder: Path) -> None:
 
     with torch.inference_mode():
         export_hf_checkpoint(model, export_dir=folder)
-
-
-AS_IF = {"phi3": "llama", "gemma2": "gemma", "gemma3": "gemma"}
 
 
 def _config(original: Callable[..., Any], model_config: Any, *others: Any, **more: Any) -> Any:

@@ -28,8 +28,8 @@ import numpy as np
 from trtspec.checkpoint.calibration import Amax, CalibratedRanges
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
+from trtspec.checkpoint.tensors import SafetensorsFile, TensorEntry
 from trtspec.checkpoint.verify import verify
-from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
 from trtspec.models.families import FAMILIES
 from trtspec.models.source import read_source
 

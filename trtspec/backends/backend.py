@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trtspec.base.errors import TrtspecError
     from trtspec.base.findings import Finding
     from trtspec.checkpoint.convert_options import ConvertOptions
-    from trtspec.checkpoint.inside import DraftInside
+    from trtspec.checkpoint.engine_draft import EngineDraft
     from trtspec.models.pair import Member
     from trtspec.models.source import Source
     from trtspec.pipeline.engine.engine_options import BuildOptions
@@ -76,7 +76,7 @@ class Backend(ABC):
     not."""
     builds_engines: ClassVar[bool]
     """True if trtspec builds engines for it, which its own coordinator serves under Triton."""
-    inside: ClassVar[Mapping[str, type[DraftInside]]] = {}
+    inside: ClassVar[Mapping[str, type[EngineDraft]]] = {}
     """The methods whose draft is built into the target's engine, and what is built."""
     packages: ClassVar[tuple[str, ...]] = ()
     """The names that pip may know it by."""

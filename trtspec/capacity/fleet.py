@@ -1,25 +1,36 @@
 """Sizes a fleet for a load, with drafts and without: replicas, their waits, GPUs and cost; pure.
 
-Each replica is a queue in front of slots (`trtspec.capacity.queueing`) whose speed is measured or forecast
-(`trtspec.capacity.speed`). Waits are rather too long than too short: a request at the 95th percentile of the
-queue's states is given the 95th percentile of the times in that state.
+Each replica is a queue in front of slots whose speed depends on how many are in use, and is measured or
+forecast (`trtspec.capacity.speed`). Waits are rather too long than too short: a request at the 95th
+percentile of the queue's states is given the 95th percentile of the times in that state.
+
+Requests of one replica are a birth and death process: they come at a rate, and with n running they end at the
+rate `service[n - 1]`. Its states have the product form of M/M/k (Kleinrock, "Queueing systems" I, section
+3.1), of which M/M/k is the case where the rate grows with n (section 3.5). While all requests have slots they
+share the engines equally. Then the states depend only on the mean length of answers, not on their
+distribution (Kelly, "Reversibility and stochastic networks", 1979, section 3.3). With a queue in front of the
+slots that no longer holds; `stretch` corrects the wait as Allen and Cunneen do for G/G/k (Allen,
+"Probability, statistics, and queueing theory", 1990, section 5.3.6), which is exact for M/M/k and M/G/1.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+import numpy as np
+
 from trtspec.base.roles import Role
-from trtspec.capacity.cold_start import ColdStart, cold_start
+from trtspec.base.units import three_digits
 from trtspec.capacity.demand import Demand, Lengths
-from trtspec.capacity.queueing import QueueStates, states, stretch
 from trtspec.capacity.speed import SHARE, ReplicaSpeed, RequestTimes
 from trtspec.checkpoint.convert import rank_sizes
 from trtspec.pipeline.plan.memory import budget_of
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
+from trtspec.pipeline.store.store import THREADS
 from trtspec.recipe import gpus
 from trtspec.recipe.fleet import Start
 
@@ -27,7 +38,7 @@ MOST = 10**6
 """The largest number of replicas that is tried."""
 _ACCEPTANCES, _RATES = 2**8, 2**14
 """The numbers of equal parts in which the break-even and the capacity are counted."""
-_HOUR, _MILLION = 3600, 10**6
+_HOUR, _MILLION, _GB = 3600, 10**6, 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +125,57 @@ def planned_replica(resolved: Resolved, speed: ReplicaSpeed, *, has_drafts: bool
 
 
 @dataclass(frozen=True, slots=True)
+class QueueStates:
+    """The probabilities of each number of requests in a replica."""
+
+    shares: tuple[float, ...]
+    """Item n is the probability of n requests, for each n below the number of slots."""
+    full: float
+    """The probability that all slots are in use.
+
+    It is also the probability of a wait: arrivals of a Poisson process see time averages.
+    """
+    drain: float
+    """The rate at which the queue gets shorter."""
+    use: float
+    """The rate of arriving requests divided by the replica's capacity."""
+
+    @property
+    def mean_wait(self) -> float:
+        """The mean seconds in the queue of all requests, including those that did not wait."""
+        return self.full / self.drain
+
+    def wait(self, share: float, stretched: float = 1.0) -> float:
+        """Returns the seconds in the queue that this share of the requests does not exceed, with waits
+        multiplied by `stretched`."""
+        if self.full <= 1 - share:
+            return 0.0
+        return math.log(self.full / (1 - share)) / self.drain * stretched
+
+
+def states(rate: float, service: Sequence[float]) -> QueueStates | None:
+    """Returns the states of a replica that gets `rate` requests per second; None if its queue grows without
+    end."""
+    use = rate / service[-1]
+    if use >= 1:
+        return None
+    logs = np.concatenate([[0.0], np.cumsum(np.log(rate / np.asarray(service, float)))])
+    weights = np.exp(logs - logs.max())
+    *below, last = weights.tolist()
+    full = last / (1 - use)
+    whole = sum(below) + full
+    return QueueStates(tuple(one / whole for one in below), full / whole, service[-1] - rate, use)
+
+
+def stretch(arrivals: float, service: float) -> float:
+    """Returns the factor of waits compared with exponential gaps and lengths, by Allen and Cunneen.
+
+    Both arguments are squared coefficients of variation.
+    """
+    return (arrivals + service) / 2
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaState:
     """The state of a replica at one rate; times are in seconds."""
 
@@ -150,22 +212,18 @@ def state_of(times: Sequence[RequestTimes], demand: Demand) -> ReplicaState | No
     waits = stretch(demand.burstiness, demand.lengths.variability)
     working = [number * share for number, share in enumerate((*queue.shares[1:], queue.full), 1)]
     running, wait = sum(working), queue.mean_wait * waits
+    first = queue.wait(SHARE, waits) + times[-1].first_p95
+    if sum(queue.shares) >= SHARE:  # A request that finds n others is one of n + 1.
+        first = _quantile(zip(queue.shares, (one.first_p95 for one in times), strict=True), 1.0)
     return ReplicaState(
         use=queue.use,
         running=running,
-        waiting=(queue.mean_present - running) * waits,
-        time_to_first_token=_first_quantile(times, queue, waits),
+        waiting=demand.rate * wait,
+        time_to_first_token=first,
         inter_token=_quantile(zip(working, (one.token_p95 for one in times), strict=True), running),
         end_to_end=wait + running / demand.rate,
         draft_length=round(times[max(round(running), 1) - 1].draft_length),
     )
-
-
-def _first_quantile(times: Sequence[RequestTimes], queue: QueueStates, waits: float) -> float:
-    """Returns the 95th percentile of first tokens: a request that finds n others is one of n + 1."""
-    if sum(queue.shares) >= SHARE:
-        return _quantile(zip(queue.shares, (one.first_p95 for one in times), strict=True), 1.0)
-    return queue.wait(SHARE, waits) + times[-1].first_p95
 
 
 def _quantile(weighted: Iterable[tuple[float, float]], whole: float) -> float:
@@ -232,6 +290,66 @@ def break_even(
 
     parts = 1 + bisect_left(range(1, _ACCEPTANCES + 1), True, key=gains)
     return parts / _ACCEPTANCES if parts <= _ACCEPTANCES else None
+
+
+@dataclass(frozen=True, slots=True)
+class StartPhase:
+    """One phase of a start, and the origin of its seconds."""
+
+    name: str
+    seconds: float
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStart:
+    """The start of several replicas at once."""
+
+    replicas: int
+    """The number of replicas."""
+    pulled: float
+    """The bytes that each replica reads from the store."""
+    parts: tuple[StartPhase, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(part.seconds for part in self.parts)
+
+    @property
+    def traffic(self) -> float:
+        """The bytes that the store sends."""
+        return self.replicas * self.pulled
+
+
+def cold_start(start: Start, pulled: float, loaded: float, replicas: int) -> ColdStart:
+    """Returns the start of this many replicas on nodes without image or engines.
+
+    `pulled` is the bytes of the build, and `loaded` those of the fullest GPU; the GPUs of a replica load in
+    parallel. Pieces are verified as they arrive, so only the extra time of that counts.
+    """
+    pull, store = start.pull_gb_per_second, start.store_gb_per_second
+    image, verify = start.image_gb_per_second, start.verify_gb_per_second * THREADS
+    pull_s = pulled / _GB / min(pull, store / max(replicas, 1))
+    is_shared = store / max(replicas, 1) < pull
+    source = f"{store:g} GB/s, which {replicas:,} share" if is_shared else f"{pull:g} GB/s"
+    load = start.load_gb_per_second
+    parts = (
+        StartPhase("node", start.node_seconds, "assumed" if start.node_seconds else "assumed: nodes wait"),
+        StartPhase(
+            "image",
+            start.image_gb / image,
+            f"assumed: {start.image_gb:g} GB at {image:g} GB/s, 0 s where the node has it",
+        ),
+        StartPhase("pull", pull_s, f"{three_digits(int(pulled))} at {source}"),
+        StartPhase(
+            "verify",
+            max(0.0, pulled / _GB / verify - pull_s),
+            f"SHA-256 of each piece as it comes, {verify:g} GB/s",
+        ),
+        StartPhase("load", loaded / _GB / load, f"{three_digits(int(loaded))} a GPU at {load:g} GB/s"),
+        StartPhase("warm-up", start.warm_up_seconds, "assumed"),
+    )
+    return ColdStart(replicas, pulled, parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,19 +26,29 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from trtspec.base.errors import ModelError, TensorError
 from trtspec.checkpoint.calibration import Amax, CalibratedRanges
-from trtspec.checkpoint.cast import DTYPES, FP8, FP8_MAX, NUMPY, Caster, caster, quantizer
-from trtspec.checkpoint.convert_options import ConvertOptions, misfit
-from trtspec.checkpoint.placement import Placed, place
-from trtspec.checkpoint.reader import Reader, chunks
-from trtspec.checkpoint.writer import TensorEntry
+from trtspec.checkpoint.convert_options import ConvertOptions, Placed, TensorShare, misfit, placed_on_ranks
+from trtspec.checkpoint.engine_draft import EngineDraft
+from trtspec.checkpoint.tensors import (
+    DTYPES,
+    FP8,
+    FP8_MAX,
+    NUMPY,
+    Caster,
+    Reader,
+    TensorEntry,
+    caster,
+    chunks,
+    quantizer,
+)
 from trtspec.models.families import family_of
 from trtspec.models.families.family import FamilyTensor, ModelFamily, TensorPart, shapes
 from trtspec.models.source import DOWNLOAD_AGAIN, EMBEDDING, HEAD, QUANTIZE_IT, SAME_REVISION, Source, Tensor
@@ -61,15 +71,14 @@ class Prequantized:
     """The names of the tensors from which all of this was read; they are no weights."""
 
 
-def read_prequantized(source: Source) -> Prequantized | None:
+def read_prequantized(source: Source, weights: Iterable[FamilyTensor]) -> Prequantized | None:
     """The scales of an FP8 model; None for a model that is not quantized.
 
     Raises TensorError for a scale that is missing or unusable, or a linear layer that is not FP8.
     """
     if source.scheme is None:
         return None
-    reader = _Reader(source.tensors)
-    weights = family_of(source).weights(source)
+    reader = _ScaleReader(source.tensors)
     products = {part.name for weight in weights if weight.linear for part in weight.parts}
     linears, stored = {}, {}
     for name, tensor in source.tensors.items():
@@ -94,7 +103,7 @@ def read_prequantized(source: Source) -> Prequantized | None:
     )
 
 
-def _cache_scales(source: Source, reader: _Reader) -> dict[str, float | None]:
+def _cache_scales(source: Source, reader: _ScaleReader) -> dict[str, float | None]:
     """The scales of keys and values, by the names of `k_proj` and `v_proj`; None for one not stored."""
     scales = {}
     for match in filter(None, map(_KEYS.fullmatch, source.tensors)):
@@ -107,7 +116,7 @@ def _cache_scales(source: Source, reader: _Reader) -> dict[str, float | None]:
     return scales
 
 
-class _Reader:
+class _ScaleReader:
     """Reads scales, and remembers which tensors they were."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -148,8 +157,7 @@ class _Reader:
 def _number(tensor: Tensor) -> float:
     if tensor.dtype not in DTYPES.values():
         raise TensorError(tensor.file, f"{tensor.name}: is a scale of dtype {tensor.dtype}", QUANTIZE_IT)
-    stored = np.frombuffer(tensor.read(), NUMPY[tensor.dtype])
-    return float(caster(tensor.dtype, "F32")(stored)[0])
+    return float(caster(tensor.dtype, "F32")(np.frombuffer(tensor.read(), NUMPY[tensor.dtype]))[0])
 
 
 _IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")  # computed again
@@ -248,11 +256,6 @@ class Scales:
     """
 
 
-def shape_of(scales: tuple[float, ...]) -> tuple[int, ...]:
-    """The shape in which scales are written."""
-    return (1,) if len(scales) == 1 else (len(scales), 1)
-
-
 def scales_of(
     weights: Iterable[FamilyTensor],
     calibration: CalibratedRanges,
@@ -318,7 +321,7 @@ def _find(found: Mapping[str, T], module: str) -> T:
     return found[module]
 
 
-def checkpoint_config(source: Source, family: ModelFamily, options: ConvertOptions) -> dict[str, Any]:
+def _config(source: Source, family: ModelFamily, options: ConvertOptions) -> dict[str, Any]:
     mapping = options.mapping
     return {
         "architecture": source.architecture,
@@ -370,77 +373,124 @@ def _quantization(source: Source, options: ConvertOptions) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedShare:
+    """A rank's share of a part, and the tensor in its file that has it."""
+
+    rank: int
+    name: str
+    share: TensorShare
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPart:
+    """A part of a weight, the tensor that has its numbers, and how they become those of the checkpoint."""
+
+    rows: range
+    """The rows of the tensor."""
+    tensor: Tensor
+    cast: Callable[[], Caster]
+    """Makes the function that converts them. It has a table, so it is made where it is needed."""
+    targets: tuple[PlannedShare, ...]
+    """The shares of it that ranks have."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWeight:
+    """All that a checkpoint has of one weight."""
+
+    weight: FamilyTensor
+    dtype: str
+    """The dtype in the checkpoint, by its safetensors name."""
+    parts: tuple[PlannedPart, ...]
+    """The weight's own parts, in its order."""
+    scales: Mapping[str, tuple[float, ...]]
+    """The scales that stand beside it, by their name within the layer; empty if it is not FP8."""
+    placed: Mapping[int, Placed]
+    """The tensor on each rank that has it."""
+
+
+def shape_of(scales: tuple[float, ...]) -> tuple[int, ...]:
+    """The shape in which scales are written, which are F32."""
+    return (1,) if len(scales) == 1 else (len(scales), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """The file of a rank."""
+
+    entries: tuple[TensorEntry, ...]
+    """Its tensors, in order: each weight, followed by its scales."""
+    scales: Mapping[str, tuple[float, ...]]
+    """The numbers of those that are scales, by name."""
+
+
+@dataclass(frozen=True, slots=True)
 class Blueprint:
     """The plan of a checkpoint that is to be written."""
 
     config: Mapping[str, Any]
     """The content of `config.json`."""
-    weights: tuple[FamilyTensor, ...]
-    ranks: tuple[tuple[Placed, ...], ...]
-    """The tensors of each rank."""
-    scales: Mapping[FamilyTensor, Scales]
-    """Empty if nothing is FP8."""
-    tensors: Mapping[str, Tensor]
-    """The Hugging Face tensors of the weights, by name."""
-    stored_scales: Mapping[str, float]
-    """The scales of the weights that are FP8 already, by module. A stored number times its scale is the real
-    number.
-    """
-    dtype: str
-    """The safetensors name for all weights that are not FP8 and have no dtype of their own."""
-
-    def entries(self, rank: int) -> list[TensorEntry]:
-        """Returns the tensors in the file of a rank, in order: each weight, followed by its scales, which are
-        F32.
-        """
-        entries = []
-        for placed in self.ranks[rank]:
-            entries.append(TensorEntry(placed.name, self.dtype_of(placed.weight), placed.shape))
-            beside = self.scales_beside(placed).items()
-            entries += [TensorEntry(name, "F32", shape_of(scales)) for name, scales in beside]
-        return entries
-
-    def dtype_of(self, weight: FamilyTensor) -> str:
-        """The dtype of a weight in the checkpoint, by its safetensors name."""
-        return FP8 if weight in self.scales else weight.dtype or self.dtype
-
-    def scales_beside(self, placed: Placed) -> dict[str, tuple[float, ...]]:
-        """The scales that are stored beside a weight, by tensor name; empty for one that is not FP8."""
-        if placed.weight not in self.scales:
-            return {}
-        layer = placed.name.removesuffix(placed.weight.name)
-        return {layer + name: scale for name, scale in self.scales[placed.weight].tensors.items()}
-
-    def caster(self, weight: FamilyTensor, part: TensorPart) -> Caster:
-        """The function that turns a part's stored numbers into those of the checkpoint."""
-        tensor = self.tensors[part.name]
-        if weight not in self.scales:
-            return caster(tensor.dtype, self.dtype_of(weight), weight.shift)
-        stored = self.stored_scales.get(part.module, 1.0)
-        return quantizer(tensor.dtype, self.scales[weight].weights[part.module], stored)
+    weights: tuple[PlannedWeight, ...]
+    files: tuple[PlannedFile, ...]
+    """The file of each rank."""
 
 
-def draw(source: Source, options: ConvertOptions) -> Blueprint:
-    """Plans the checkpoint of a model, and checks presence, dtype and shape of its tensors.
+def draw(source: Source, options: ConvertOptions, draft: EngineDraft | None = None) -> Blueprint:
+    """Plans the checkpoint of a model, with a draft in it if it has one.
 
-    Raises ModelError or TensorError.
+    Presence, dtype and shape of the model's tensors are checked. Raises ModelError or TensorError.
     """
     family, mapping = family_of(source), options.mapping
+    own = tuple(family.weights(source))
     if found := misfit(source, mapping, fp8=options.fp8):
         raise ModelError(source.folder / "config.json", found.problem, found.repair)
-    prequantized = read_prequantized(source)
-    weights = tuple(family.weights(source))
-    tensors = check_tensors(source, weights, prequantized)
+    weights = (*own, *draft.weights()) if draft else own
+    placed = [placed_on_ranks(weight, source, mapping) for weight in weights]
+    prequantized = read_prequantized(source, own)
+    tensors = check_tensors(source, own, prequantized)
     check_tied_head(source)
-    return Blueprint(
-        config=checkpoint_config(source, family, options),
-        weights=weights,
-        ranks=tuple(tuple(place(weights, source, mapping, rank)) for rank in range(mapping.world_size)),
-        scales=_scales(source, weights, options, prequantized),
-        tensors=tensors,
-        stored_scales=prequantized.stored_scales if prequantized else {},
-        dtype=DTYPES[options.dtype],
+    scales = _scales(source, own, options, prequantized)
+    stored = prequantized.stored_scales if prequantized else {}
+    tensors |= draft.tensors if draft else {}
+    planned = tuple(
+        _planned(weight, tensors, scales.get(weight), stored, DTYPES[options.dtype], on_ranks)
+        for weight, on_ranks in zip(weights, placed, strict=True)
     )
+    files = tuple(_file(planned, rank) for rank in range(mapping.world_size))
+    config = _config(source, family, options)
+    return Blueprint(draft.config(source, options, config) if draft else config, planned, files)
+
+
+def _planned(
+    weight: FamilyTensor,
+    tensors: Mapping[str, Tensor],
+    scales: Scales | None,
+    stored_scales: Mapping[str, float],
+    dtype: str,
+    placed: Mapping[int, Placed],
+) -> PlannedWeight:
+    target = FP8 if scales else weight.dtype or dtype
+    parts = []
+    for number, part in enumerate(weight.parts):
+        tensor = tensors[part.name]
+        cast = partial(caster, tensor.dtype, target, weight.shift)
+        if scales:
+            stored = stored_scales.get(part.module, 1.0)
+            cast = partial(quantizer, tensor.dtype, scales.weights[part.module], stored)
+        shares = (PlannedShare(rank, held.name, held.shares[number]) for rank, held in placed.items())
+        parts.append(PlannedPart(part.rows, tensor, cast, tuple(shares)))
+    return PlannedWeight(weight, target, tuple(parts), scales.tensors if scales else {}, placed)
+
+
+def _file(weights: Iterable[PlannedWeight], rank: int) -> PlannedFile:
+    entries, scales = list[TensorEntry](), dict[str, tuple[float, ...]]()
+    for weight in weights:
+        if placed := weight.placed.get(rank):
+            beside = {placed.stem + name: numbers for name, numbers in weight.scales.items()}
+            entries.append(TensorEntry(placed.name, weight.dtype, placed.shape))
+            entries += [TensorEntry(name, "F32", shape_of(numbers)) for name, numbers in beside.items()]
+            scales |= beside
+    return PlannedFile(tuple(entries), scales)
 
 
 def _scales(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.base.errors import ModelError
-from trtspec.checkpoint.cast import FP8_MAX
+from trtspec.checkpoint.tensors import FP8_MAX
 from trtspec.models.layers import renumbered
 
 FORMAT = 1

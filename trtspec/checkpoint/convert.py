@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -22,39 +21,24 @@ import numpy as np
 from trtspec.base.errors import TensorError, UnavailableError
 from trtspec.base.threads import in_threads
 from trtspec.base.units import lacking
-from trtspec.checkpoint.blueprint import Blueprint
-from trtspec.checkpoint.cast import DTYPES, FP8, Caster
-from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.inside import DraftInside, draw_whole
-from trtspec.checkpoint.placement import Placed, TensorShare, place
-from trtspec.checkpoint.reader import Reader, chunks
-from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
+from trtspec.checkpoint.blueprint import PlannedPart, draw
+from trtspec.checkpoint.convert_options import ConvertOptions, placed_on_ranks
+from trtspec.checkpoint.engine_draft import EngineDraft
+from trtspec.checkpoint.tensors import DTYPES, FP8, Caster, Reader, SafetensorsFile, TensorEntry, chunks
 from trtspec.models.families import family_of
-from trtspec.models.families.family import FamilyTensor, TensorPart
-from trtspec.models.source import Source, Tensor
+from trtspec.models.source import Source
 
 CHUNK = 1 << 20  # bytes; the casts of a piece this small stay in the processor's cache
 FORMAT = 3  # version of what is written: raised when the same source and options give other bytes
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
-    """The position at which a share is written."""
-
-    share: TensorShare
-    file: SafetensorsFile
-    start: int
-    """The byte of the file at which its tensor begins."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some rows of a Hugging Face tensor, and every position to which they are written."""
+    """Some rows of a part, and the function that converts its numbers."""
 
-    tensor: Tensor
+    part: PlannedPart
     rows: range
     cast: Caster
-    targets: tuple[_Target, ...]
 
 
 def convert(
@@ -62,46 +46,50 @@ def convert(
     options: ConvertOptions,
     folder: Path,
     advance: Callable[[int], None] = lambda _: None,
-    inside: DraftInside | None = None,
+    draft: EngineDraft | None = None,
 ) -> None:
     """Writes a model's checkpoint into `folder`, which must not exist; the same source gives the same bytes.
 
     Nothing is written before every tensor's presence, dtype and shape has been checked. `advance` is called
-    with the number of bytes after each piece. Raises what `draw_whole` raises, and UnavailableError if the
+    with the number of bytes after each piece. Raises what `draw` raises, and UnavailableError if the
     disk has no room.
     """
-    blueprint = draw_whole(source, options, inside)
-    entries = [blueprint.entries(rank) for rank in range(len(blueprint.ranks))]
+    blueprint = draw(source, options, draft)
     folder.mkdir(parents=True)
-    _check_space(folder, sum(entry.size for rank in entries for entry in rank))
+    _check_space(folder, sum(entry.size for file in blueprint.files for entry in file.entries))
     config = json.dumps(blueprint.config, indent=4) + "\n"
     (folder / "config.json").write_text(config, encoding="utf-8")
+    parts = [part for weight in blueprint.weights for part in weight.parts]
+    pieces = _pieces(parts)
     with ExitStack() as stack:
         files = [
-            stack.enter_context(SafetensorsFile(folder / f"rank{rank}.safetensors", held))
-            for rank, held in enumerate(entries)
+            stack.enter_context(SafetensorsFile(folder / f"rank{rank}.safetensors", file.entries))
+            for rank, file in enumerate(blueprint.files)
         ]
-        reader = stack.enter_context(Reader({tensor.file for tensor in blueprint.tensors.values()}))
-        _write_scales(blueprint, files)
-        in_threads(partial(_copy, reader, blueprint.config["dtype"]), _pieces(blueprint, files), advance)
+        reader = stack.enter_context(Reader({part.tensor.file for part in parts}))
+        for file, planned in zip(files, blueprint.files, strict=True):
+            for name, scales in planned.scales.items():
+                file.write(np.array(scales, "<f4").tobytes(), file.starts[name])
+        in_threads(partial(_copy, reader, files, options.dtype), pieces, advance)
 
 
-def checkpoint_size(source: Source, options: ConvertOptions, inside: DraftInside | None = None) -> int:
+def checkpoint_size(source: Source, options: ConvertOptions, draft: EngineDraft | None = None) -> int:
     """Bytes of all weights on all ranks, the sum of what `convert` calls `advance` with."""
-    return sum(rank_sizes(source, options, inside))
+    return sum(rank_sizes(source, options, draft))
 
 
-def rank_sizes(source: Source, options: ConvertOptions, inside: DraftInside | None = None) -> list[int]:
+def rank_sizes(source: Source, options: ConvertOptions, draft: EngineDraft | None = None) -> list[int]:
     """Bytes of the weights on each rank, without the scales of FP8."""
     weights, mapping = list(family_of(source).weights(source)), options.mapping
-    weights += inside.weights() if inside else ()
+    weights += draft.weights() if draft else ()
     dtype = DTYPES[options.dtype]
 
-    def size(tensor: Placed) -> int:
-        stored = FP8 if options.fp8 and tensor.weight.linear else tensor.weight.dtype or dtype
-        return TensorEntry(tensor.name, stored, tensor.shape).size
-
-    return [sum(map(size, place(weights, source, mapping, rank))) for rank in range(mapping.world_size)]
+    sizes = [0] * mapping.world_size
+    for weight in weights:
+        stored = FP8 if options.fp8 and weight.linear else weight.dtype or dtype
+        for rank, placed in placed_on_ranks(weight, source, mapping).items():
+            sizes[rank] += TensorEntry(placed.name, stored, placed.shape).size
+    return sizes
 
 
 def _check_space(folder: Path, needed: int) -> None:
@@ -111,47 +99,33 @@ def _check_space(folder: Path, needed: int) -> None:
         raise UnavailableError(folder.parent, problem, "free some space, or choose another --output")
 
 
-def _write_scales(blueprint: Blueprint, files: Iterable[SafetensorsFile]) -> None:
-    for file, rank in zip(files, blueprint.ranks, strict=True):
-        for placed in rank:
-            for name, scales in blueprint.scales_beside(placed).items():
-                file.write(np.array(scales, "<f4").tobytes(), file.starts[name])
+def _pieces(parts: Iterable[PlannedPart]) -> Iterator[_Piece]:
+    """Yields the pieces in the order in which files have them."""
+    for part in sorted(parts, key=lambda part: (part.tensor.file, part.tensor.start, part.rows.start)):
+        cast = part.cast()
+        for rows in chunks(part.rows, part.tensor, CHUNK):
+            yield _Piece(part, rows, cast)
 
 
-def _pieces(blueprint: Blueprint, files: Iterable[SafetensorsFile]) -> Iterator[_Piece]:
-    targets: dict[tuple[FamilyTensor, TensorPart], list[_Target]] = defaultdict(list)
-    for file, rank in zip(files, blueprint.ranks, strict=True):
-        for placed in rank:
-            for share in placed.shares:
-                start = file.starts[placed.name]
-                targets[placed.weight, share.part].append(_Target(share, file, start))
-    tensors = {key: blueprint.tensors[key[1].name] for key in targets}
-    for key in sorted(targets, key=lambda key: (tensors[key].file, tensors[key].start, key[1].first)):
-        cast = blueprint.caster(*key)
-        tensor = tensors[key]
-        for rows in chunks(key[1].rows, tensor, CHUNK):
-            yield _Piece(tensor, rows, cast, tuple(targets[key]))
-
-
-def _copy(reader: Reader, dtype: str, piece: _Piece) -> int:
-    """Writes a piece to its positions, and returns the number of bytes.
+def _copy(reader: Reader, files: Sequence[SafetensorsFile], dtype: str, piece: _Piece) -> int:
+    """Writes a piece to every rank that has a share of it, and returns the number of bytes.
 
     Raises TensorError for a number that is not finite, or too large for `dtype`.
     """
+    tensor, written = piece.part.tensor, 0
     try:
-        numbers = piece.cast(reader.finite_rows(piece.tensor, piece.rows))
+        numbers = piece.cast(reader.finite_rows(tensor, piece.rows))
     except OverflowError as error:
-        problem = f"{piece.tensor.name}: holds {error.args[0]:g}, too large for {dtype}"
-        raise TensorError(piece.tensor.file, problem, "choose dtype: bfloat16 in the recipe") from error
-    written = 0
-    for target in piece.targets:
-        rows, columns = target.share.rows, target.share.columns
+        problem = f"{tensor.name}: holds {error.args[0]:g}, too large for {dtype}"
+        raise TensorError(tensor.file, problem, "choose dtype: bfloat16 in the recipe") from error
+    for target in piece.part.targets:
+        rows, columns, file = target.share.rows, target.share.columns, files[target.rank]
         first, last = max(rows.start, piece.rows.start), min(rows.stop, piece.rows.stop)
         if first >= last:
             continue
         block = numbers[first - piece.rows.start : last - piece.rows.start, columns.start : columns.stop]
         row = target.share.at + first - rows.start
-        start = target.start + row * len(columns) * numbers.itemsize
-        target.file.write(np.ascontiguousarray(block).data, start)
+        start = file.starts[target.name] + row * len(columns) * numbers.itemsize
+        file.write(np.ascontiguousarray(block).data, start)
         written += block.nbytes
     return written

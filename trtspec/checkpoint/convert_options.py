@@ -1,16 +1,17 @@
-"""The options of a conversion, and how one model is mapped to ranks.
+"""The options of a conversion, and which share of each weight each rank has; pure.
 
-That is TensorRT-LLM's `Mapping`, with tensor and pipeline parallelism.
+The ranks are those of TensorRT-LLM's `Mapping`, with tensor and pipeline parallelism.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import isqrt
+from math import isqrt, prod
 
 from trtspec.base.findings import Finding
 from trtspec.checkpoint.calibration import CalibratedRanges
 from trtspec.models.families import FAMILIES
+from trtspec.models.families.family import FamilyTensor, Split, TensorPart
 from trtspec.models.sizes import Sizes
 
 _FP8_UNIT = 16  # cuBLASLt's FP8 products need both sides of a weight to be multiples of it
@@ -116,3 +117,82 @@ class ConvertOptions:
     """Quantizes the KV cache too."""
     calibration: CalibratedRanges | None = None
     """None if nothing is quantized, and for an FP8 model, which has its own scales."""
+
+
+EMBEDDING = "transformer.vocab_embedding.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorShare:
+    """A rectangle of a Hugging Face tensor, which one rank's tensor has.
+
+    In a tensor with one dimension each number is a row with one column.
+    """
+
+    rows: range
+    columns: range
+    """The rows and columns of the rectangle."""
+    at: int
+    """The row of the rank's tensor at which the rectangle begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A TensorRT-LLM tensor on one rank; the rows that no share covers are zero."""
+
+    stem: str
+    """The beginning of its name, with its layer's number on this pipeline rank; empty outside of layers."""
+    name: str
+    shape: tuple[int, ...]
+    shares: tuple[TensorShare, ...]
+    """The share of each part of the weight."""
+
+
+def place(weight: FamilyTensor, sizes: Sizes, mapping: Mapping, rank: int) -> Placed | None:
+    """Returns the tensor that a rank has of a weight; None if another pipeline rank has it.
+
+    The embedding is on the first pipeline rank; the final norm and the head are on the last.
+    """
+    pp_rank, tp_rank = divmod(rank, mapping.tp_size)
+    layers = mapping.layers(pp_rank, sizes.num_hidden_layers)
+    edge = 0 if weight.name == EMBEDDING else mapping.pp_size - 1
+    if not (pp_rank == edge if weight.layer is None else weight.layer in layers):
+        return None
+    shares, at, columns = [], 0, range(0)
+    for part in weight.parts:
+        rows, columns, height = _rectangle(part, sizes.head_size, mapping.tp_size, tp_rank)
+        shares.append(TensorShare(rows, columns, at))
+        at += height
+    shape: tuple[int, ...] = (at,) if len(weight.parts[0].shape) == 1 else (at, len(columns))
+    if weight.experts is not None:
+        shape = (weight.experts, at // weight.experts, len(columns))
+    stem = "" if weight.layer is None else f"transformer.layers.{weight.layer - layers.start}."
+    return Placed(stem, stem + weight.name, shape, tuple(shares))
+
+
+def placed_on_ranks(weight: FamilyTensor, sizes: Sizes, mapping: Mapping) -> dict[int, Placed]:
+    """Returns the tensors of a weight, by the ranks that have it."""
+    found = ((rank, place(weight, sizes, mapping, rank)) for rank in range(mapping.world_size))
+    return {rank: placed for rank, placed in found if placed}
+
+
+def _rectangle(part: TensorPart, head_size: int, tp_size: int, tp_rank: int) -> tuple[range, range, int]:
+    """The rows and columns of a rank's share, and the height of its place on the rank, zero rows included."""
+    height, width = part.shape[0], prod(part.shape[1:])
+    rows, columns = part.rows, range(width)
+    match part.split:
+        case Split.WHOLE:
+            return rows, columns, height
+        case Split.ROWS:
+            each = height // tp_size
+            return rows[tp_rank * each :][:each], columns, each
+        case Split.COLUMNS:
+            each = width // tp_size
+            return rows, columns[tp_rank * each :][:each], height
+        case Split.VOCAB:
+            each = -(-height // tp_size)
+            return rows[tp_rank * each :][:each], columns, each
+        case Split.HEADS:
+            heads = height // head_size
+            first, each = tp_rank * heads // tp_size, max(heads // tp_size, 1)
+            return rows[first * head_size :][: each * head_size], columns, each * head_size

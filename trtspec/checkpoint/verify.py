@@ -1,7 +1,7 @@
 """Proves that a checkpoint is its model: the ranks are put together again and compared with the original.
 
-This module has its own rules for how ranks are put together. It takes none from `placement`, so it finds
-mistakes there. FP8 numbers must equal, byte for byte, the original quantized with its scale.
+This module has its own rules for how ranks are put together. It takes none from `place`, so it finds mistakes
+there. FP8 numbers must equal, byte for byte, the original quantized with its scale.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import numpy as np
 
 from trtspec.base.errors import TensorError
 from trtspec.base.threads import in_threads
-from trtspec.checkpoint.blueprint import Blueprint, shape_of
-from trtspec.checkpoint.cast import Caster
+from trtspec.checkpoint.blueprint import Blueprint, PlannedWeight, draw, shape_of
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.inside import DraftInside, draw_whole
-from trtspec.checkpoint.reader import Reader, chunks
+from trtspec.checkpoint.engine_draft import EngineDraft
+from trtspec.checkpoint.tensors import Caster, Reader, chunks
 from trtspec.models.families.family import FamilyTensor, Split, TensorPart
 from trtspec.models.source import Source, Tensor, read_header, read_json
 
@@ -50,18 +49,18 @@ def verify(
     options: ConvertOptions,
     folder: Path,
     advance: Callable[[int], None] = lambda _: None,
-    inside: DraftInside | None = None,
+    draft: EngineDraft | None = None,
 ) -> None:
     """Compares a checkpoint with its model; raises TensorError for what is missing, superfluous or different.
 
     `advance` is called with the number of bytes of the checkpoint after each piece. Raises ModelError for a
     model that cannot be converted.
     """
-    blueprint = draw_whole(source, options, inside)
+    blueprint = draw(source, options, draft)
     _check_config(blueprint, folder / "config.json")
     files = [folder / f"rank{rank}.safetensors" for rank in range(options.mapping.world_size)]
     ranks = _Ranks(files, options.mapping.tp_size)
-    originals = {tensor.file for tensor in blueprint.tensors.values()}
+    originals = {part.tensor.file for planned in blueprint.weights for part in planned.parts}
     with Reader(originals) as original, Reader(files) as held:
         claims = _claims(blueprint, ranks, held, source.head_size)
         in_threads(partial(_compare, original, held), _pieces(claims), advance)
@@ -121,11 +120,12 @@ def _check_config(blueprint: Blueprint, file: Path) -> None:
 
 
 def _claims(blueprint: Blueprint, ranks: _Ranks, held: Reader, head_size: int) -> Iterator[_Claim]:
-    for weight in blueprint.weights:
+    for planned in blueprint.weights:
+        weight = planned.weight
         tensors = [_flat(weight, tensor) for tensor in ranks.take(weight.name, weight.layer)]
         ends, claims = [0] * len(tensors), []
-        for part in weight.parts:
-            original, cast = blueprint.tensors[part.name], blueprint.caster(weight, part)
+        for part, of_part in zip(weight.parts, planned.parts, strict=True):
+            original, cast = of_part.tensor, of_part.cast()
             for rank, (rows, columns) in enumerate(_put_together(part, tensors, head_size)):
                 tensor, at = tensors[rank], ends[rank]
                 known = range(rows.start, min(rows.stop, part.rows.stop))
@@ -138,9 +138,9 @@ def _claims(blueprint: Blueprint, ranks: _Ranks, held: Reader, head_size: int) -
         for tensor, end in zip(tensors, ends, strict=True):
             if tensor.shape[0] != end:
                 raise _unlike(tensor, f"has shape {list(tensor.shape)}, not {end} rows")
-            if tensor.dtype != blueprint.dtype_of(weight):
-                raise _unlike(tensor, f"has dtype {tensor.dtype}, not {blueprint.dtype_of(weight)}")
-        _check_scales(blueprint, weight, ranks, held)
+            if tensor.dtype != planned.dtype:
+                raise _unlike(tensor, f"has dtype {tensor.dtype}, not {planned.dtype}")
+        _check_scales(planned, ranks, held)
         yield from claims
 
 
@@ -172,11 +172,9 @@ def _put_together(part: TensorPart, tensors: list[Tensor], head_size: int) -> It
             yield range(first, first + each), range(width)
 
 
-def _check_scales(blueprint: Blueprint, weight: FamilyTensor, ranks: _Ranks, held: Reader) -> None:
-    if weight not in blueprint.scales:
-        return
-    for name, scales in blueprint.scales[weight].tensors.items():
-        for tensor in ranks.take(name, weight.layer):
+def _check_scales(planned: PlannedWeight, ranks: _Ranks, held: Reader) -> None:
+    for name, scales in planned.scales.items():
+        for tensor in ranks.take(name, planned.weight.layer):
             if (tensor.dtype, tensor.shape) != ("F32", shape_of(scales)):
                 expected = list(shape_of(scales))
                 raise _unlike(tensor, f"is {tensor.dtype} {list(tensor.shape)}, not F32 {expected}")

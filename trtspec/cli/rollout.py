@@ -18,7 +18,7 @@ from trtspec.cli.terminal.output import out
 from trtspec.client.local_server import one_address
 from trtspec.deployment.rollout import steps
 from trtspec.deployment.rollout.bounds import BoundState, Check
-from trtspec.deployment.rollout.running import RunningDeployment
+from trtspec.deployment.rollout.rollout import DeployedRollout
 from trtspec.deployment.rollout.steps import name_of
 from trtspec.gateway.ports import LOOPBACK, METRICS
 from trtspec.pipeline.plan.outlook import look_ahead
@@ -26,7 +26,7 @@ from trtspec.pipeline.plan.resolved import build_folder
 from trtspec.serving.executors.torch.host import look
 
 if TYPE_CHECKING:
-    from trtspec.deployment.rollout.running import RolloutMove, RolloutView, RunningDeployment
+    from trtspec.deployment.rollout.rollout import DeployedRollout, RolloutMove, RolloutView
 
 HELP = "Give drafts to a running server's requests, a step at a time."
 EXAMPLES = (
@@ -122,7 +122,7 @@ def plan(
 COMMANDS = (plan, status, next_, back, off)
 
 
-def _running(recipe: Path, output: str | None, url: str | None) -> RunningDeployment:
+def _running(recipe: Path, output: str | None, url: str | None) -> DeployedRollout:
     loaded = require_coordinator(recipe)
     build = build_folder(loaded, {"output": output}, os.environ)
     if not build.is_dir():
@@ -130,7 +130,7 @@ def _running(recipe: Path, output: str | None, url: str | None) -> RunningDeploy
     place = str(build.resolve())
     found = url or one_address(lambda server: server.metrics, lambda server: server.build == place)
     share = loaded.recipe.speculation.share
-    return RunningDeployment(
+    return DeployedRollout(
         build,
         loaded.recipe.serving.triton_name,
         1.0 if share is None else float(share),

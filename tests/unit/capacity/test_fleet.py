@@ -5,27 +5,117 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import fmean, pstdev
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import expon, poisson
 
 from tests.unit.capacity.test_speed import DRAFT, LENGTHS, PAIR, TARGET
-from trtspec.capacity.cold_start import cold_start
 from trtspec.capacity.demand import Demand, Lengths, lognormal
 from trtspec.capacity.fleet import (
     FleetRequirements,
     LatencyBounds,
+    QueueStates,
     Replica,
     break_even,
+    cold_start,
     cost,
     fewest,
     goodput,
     obstacle,
     size,
     state_of,
+    states,
+    stretch,
 )
 from trtspec.capacity.speed import ForecastSpeed, RequestTimes
+from trtspec.measure.workloads.workload import arrivals
 from trtspec.recipe.fleet import BurstSection, Start
+
+ONE = Lengths(((10, 20),))
+
+
+@given(mean=st.integers(8, 5000), spread=st.floats(0, 2), seed=st.integers(0, 3))
+def test_lengths_have_the_means_that_were_asked_for(mean: int, spread: float, seed: int) -> None:
+    found = lognormal(mean, 2 * mean, spread, seed)
+    assert found.input == pytest.approx(mean, rel=0.1, abs=0.5)
+    assert found.output == pytest.approx(2 * mean, rel=0.1, abs=0.5)
+    assert found == lognormal(mean, 2 * mean, spread, seed)
+
+
+def test_lengths_are_spread_as_asked_for() -> None:
+    outputs = [pair[1] for pair in lognormal(500, 1000, 0.5).pairs]
+    assert pstdev(outputs) / fmean(outputs) == pytest.approx(0.5, rel=0.05)
+
+
+def test_longer_texts_are_longer_at_work() -> None:
+    assert Lengths(((100, 100),)).context == 150
+    assert Lengths(((100, 100), (700, 300))).context == pytest.approx((150 + 3 * 850) / 4)
+
+
+def test_a_share_of_the_prompts_is_no_longer_than_told() -> None:
+    lengths = Lengths(tuple((length, 1) for length in range(100, 0, -1)))
+    assert [lengths.longest_input(share) for share in (0.01, 0.5, 0.95, 1.0)] == [1, 50, 95, 100]
+
+
+def test_a_part_of_bunches_is_less_bunched() -> None:
+    """Whitt's formula beside a thinned process: of each request one in four is kept, by chance."""
+    dice = random.Random(1)
+    kept = [time for time in arrivals(1.0, 400_000, 5.0, 1) if dice.random() < 0.25]
+    gaps = [later - earlier for earlier, later in pairwise(kept)]
+    part = Demand(1.0, ONE, 5.0).of(0.25)
+    assert part.burstiness == 2.0
+    assert (pstdev(gaps) / fmean(gaps)) ** 2 == pytest.approx(2.0, rel=0.05)
+    assert part.rate == 0.25
+    assert Demand(1.0, ONE, 0.0).of(0.25).burstiness == 0.75
+
+
+def found(rate: float, service: list[float]) -> QueueStates:
+    queue = states(rate, service)
+    assert queue is not None
+    return queue
+
+
+@given(places=st.integers(1, 200), use=st.floats(0.01, 0.99), each=st.floats(0.01, 100))
+def test_places_of_equal_speed_are_erlangs(places: int, use: float, each: float) -> None:
+    """Erlang's C of scipy's Poisson distribution: his B is the truncated one."""
+    load = places * use
+    blocked = poisson.pmf(places, load) / poisson.cdf(places, load)
+    waits = blocked / (1 - use * (1 - blocked))
+    queue = found(load * each, [each * number for number in range(1, places + 1)])
+    assert queue.full == pytest.approx(waits, rel=1e-6, abs=1e-12)
+    assert queue.use == pytest.approx(use)
+    assert queue.mean_wait == pytest.approx(waits / (places * each * (1 - use)), rel=1e-6, abs=1e-9)
+    assert sum(queue.shares) + queue.full == pytest.approx(1)
+
+
+def test_shared_engines_have_geometric_states() -> None:
+    """Processor sharing of one server: n are there with probability (1 - use) use^n (Kleinrock II, 4.4)."""
+    queue = found(0.6, [1.0] * 12)
+    assert queue.shares == pytest.approx([0.4 * 0.6**number for number in range(12)])
+
+
+def test_waits_are_exponential_behind_full_places() -> None:
+    queue = found(3.0, [1.0, 2.0, 3.0, 4.0])
+    assert queue.wait(1 - queue.full * math.exp(-2)) == pytest.approx(2.0)
+    assert queue.wait(1 - queue.full * math.exp(-2), 3.0) == pytest.approx(6.0)
+    assert queue.wait(1 - queue.full * math.exp(-2), 0.0) == 0
+    assert queue.wait(1 - queue.full) == queue.wait(0.01) == 0
+
+
+def test_more_than_the_engines_bear_is_told() -> None:
+    assert states(4.0, [1.0, 4.0]) is None
+    assert states(3.99, [1.0, 4.0]) is not None
+
+
+def test_allen_and_cunneens_stretch_is_pollaczeks_for_one_server() -> None:
+    """M/D/1 waits half as long as M/M/1, M/G/1 `(1 + c) / 2` times as long."""
+    assert stretch(1.0, 0.0) == 0.5
+    assert stretch(1.0, 3.0) == 2.0
+
 
 STEP_S = 1e-3
 

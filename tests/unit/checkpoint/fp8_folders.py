@@ -13,6 +13,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from trtspec.checkpoint.blueprint import Prequantized, read_prequantized
+from trtspec.models.families import family_of
+from trtspec.models.source import Source
+
 ARGUMENTS: dict[str, Any] = {
     "actorder": None,
     "block_structure": None,
@@ -75,3 +79,7 @@ def save(folder: Path, tensors: dict[str, torch.Tensor], config: dict[str, Any])
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
     content = json.loads((folder / "config.json").read_text()) | {"quantization_config": config}
     (folder / "config.json").write_text(json.dumps(content))
+
+
+def prequantized_of(source: Source) -> Prequantized | None:
+    return read_prequantized(source, family_of(source).weights(source))

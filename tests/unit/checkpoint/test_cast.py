@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from trtspec.checkpoint.cast import NUMPY, caster, is_finite, quantizer
+from trtspec.checkpoint.tensors import NUMPY, caster, is_finite, quantizer
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn}
 WIDE = ("F32", "F16", "BF16")

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM
 
-from tests.fakes.engine_dir import OWN, case, tiny_model
+from tests.fakes.engine_dir import tiny_model
+from tests.support.families import FAMILIES as ROWS
+from tests.support.families import WINDOWED, case
 from tests.unit.checkpoint.logits import check_logits
 from trtspec.base.errors import ModelError
 from trtspec.models.families import FAMILIES, family_of
@@ -41,75 +43,21 @@ def saved(tmp_path: Path) -> Callable[..., Path]:
     return save
 
 
-COMMON = {
-    "mlp_bias": False,
-    "rotary_base": 10000.0,
-    "rotary_scaling": None,
-    "disable_weight_only_quant_plugin": False,
-    "tie_word_embeddings": False,
-}
-LLAMA = COMMON | {"attn_bias": False, "residual_mlp": False, "remove_duplicated_kv_heads": False}
-PHI3 = {
-    "hidden_act": "swiglu",
-    "rotary_pct": 1.0,
-    "rotary_embedding_dim": 8,
-    "rotary_base": 10000.0,
-    "rotary_scaling": None,
-    "tie_word_embeddings": False,
-    "sliding_window": None,
-}
-QWEN = COMMON | {
-    "use_logn_attn": False,
-    "num_labels": 1,
-    "seq_length": 8192,
-    "moe_intermediate_size": 0,
-    "moe_shared_expert_intermediate_size": 0,
-}
-MIXTRAL = {"hidden_act": "swiglu", "sliding_window": None}
-GEMMA = {
-    "hidden_act": "gelu",
-    "attn_bias": False,
-    "mlp_bias": False,
-    "inter_layernorms": True,
-    "rotary_base": 10000.0,
-    "rotary_scaling": None,
-    "query_pre_attn_scalar": 11.0,
-    "final_logit_softcapping": 6.0,
-    "sliding_window": 24,
-    "_sliding_window_pattern": 2,
-    "tie_word_embeddings": False,
-}
-CONFIGS = {
-    "gemma2": GEMMA | {"attn_logit_softcapping": 3.0},
-    "gemma3_text": GEMMA | {"rotary_base": 1e6, "rope_local_base_freq": 1000.0},
-    "granite": LLAMA
-    | {"embedding_multiplier": 3.0, "attention_multiplier": 0.25 * 8**0.5, "residual_multiplier": 0.4}
-    | {"output_multiplier_scale": 0.5},
-    "llama": LLAMA,
-    "mistral": LLAMA | {"sliding_window": 4096},
-    "mixtral": LLAMA | MIXTRAL | {"moe": {"num_experts": 8, "top_k": 2, "normalization_mode": 1}},
-    "phi3": PHI3,
-    "qwen2": QWEN | {"qwen_type": "qwen2", "attn_bias": True},
-    "qwen2_moe": QWEN
-    | {"qwen_type": "qwen2_moe", "attn_bias": True, "hidden_act": "swiglu", "moe_intermediate_size": 64}
-    | {"moe_shared_expert_intermediate_size": 96}
-    | {"moe": {"num_experts": 8, "top_k": 3, "normalization_mode": 0}},
-    "qwen3": QWEN | {"qwen_type": "qwen3", "attn_bias": False},
-    "qwen3_moe": QWEN
-    | {"qwen_type": "qwen3_moe", "attn_bias": False, "hidden_act": "swiglu", "moe_intermediate_size": 64}
-    | {"moe": {"num_experts": 8, "top_k": 2, "normalization_mode": 1}},
-}
+def test_each_family_has_a_row_in_the_tests() -> None:
+    assert {family.name: name for name, family in FAMILIES.items()} == {
+        name: family.model.__name__ for name, family in ROWS.items()
+    }
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", ROWS)
 def test_the_keys_of_a_family(saved: Callable[..., Path], family: str) -> None:
     source = read_source(saved(family))
     found = family_of(source)
     assert found.name == family
-    assert found.config(source) | {key.name: key.value for key in found.keys} == CONFIGS[family]
+    assert found.config(source) | {key.name: key.value for key in found.keys} == ROWS[family].keys
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", ROWS)
 def test_every_tensor_has_its_place(saved: Callable[..., Path], family: str) -> None:
     """Of the names and shapes that transformers writes none is left out and none is asked for in vain."""
     source = read_source(saved(family))
@@ -117,7 +65,7 @@ def test_every_tensor_has_its_place(saved: Callable[..., Path], family: str) -> 
     assert demanded == {name: tensor.shape for name, tensor in source.tensors.items()}
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", ROWS)
 def test_no_row_is_left_out_and_none_taken_twice(saved: Callable[..., Path], family: str) -> None:
     source = read_source(saved(family))
     parts = [part for weight in family_of(source).weights(source) for part in weight.parts]
@@ -131,7 +79,7 @@ def test_no_row_is_left_out_and_none_taken_twice(saved: Callable[..., Path], fam
     ("edit", "window"),
     [({"sliding_window": 16}, 16), ({"sliding_window": None}, None)],
 )
-@pytest.mark.parametrize("family", ["mistral", "mixtral", "phi3"])
+@pytest.mark.parametrize("family", WINDOWED)
 def test_a_window_is_kept(
     saved: Callable[..., Path], family: str, edit: dict[str, Any], window: int | None
 ) -> None:
@@ -139,17 +87,15 @@ def test_a_window_is_kept(
     assert family_of(source).config(source)["sliding_window"] == family_of(source).window(source) == window
 
 
-@pytest.mark.parametrize(("family", "default"), [("mistral", 4096), ("mixtral", None), ("phi3", None)])
-def test_a_window_that_is_not_named_is_transformers_default(
-    saved: Callable[..., Path], family: str, default: int | None
-) -> None:
+@pytest.mark.parametrize("family", WINDOWED)
+def test_a_window_that_is_not_named_is_transformers_default(saved: Callable[..., Path], family: str) -> None:
     folder = saved(family)
     config = json.loads((folder / "config.json").read_text())
     del config["sliding_window"]
     (folder / "config.json").write_text(json.dumps(config))
     theirs = AutoModelForCausalLM.from_pretrained(folder).config.sliding_window
     source = read_source(folder)
-    assert family_of(source).window(source) == theirs == default
+    assert family_of(source).window(source) == theirs == ROWS[family].keys["sliding_window"]
 
 
 @pytest.mark.parametrize(
@@ -292,10 +238,12 @@ def test_the_factors_of_a_granite_are_taken_as_transformers_takes_them(
 ) -> None:
     """1.0 too, which is no 1/sqrt(head size), and what a config leaves out."""
     check_logits(saved("granite", attention_multiplier=1.0, residual_multiplier=0.22), 2, 1)
-    folder = saved("granite", **dict.fromkeys(OWN["granite"], 1.0))
+    folder = saved("granite", **dict.fromkeys(ROWS["granite"].tiny, 1.0))
     config = json.loads((folder / "config.json").read_text())
     left = {
-        key: value for key, value in config.items() if key not in (OWN["granite"] if keys == "all" else keys)
+        key: value
+        for key, value in config.items()
+        if key not in (ROWS["granite"].tiny if keys == "all" else keys)
     }
     (folder / "config.json").write_text(json.dumps(left))
     for made in ("checkpoint", "engine"):
@@ -316,7 +264,6 @@ PATHS: dict[str, dict[str, Any]] = {
     "tied": {"tie_word_embeddings": True},
     "tied, in shards": {"tie_word_embeddings": True, "shard": "20KB"},
 }
-UNSCALED = ("gemma2", "gemma3_text", "phi3")
 ROPES = [
     {"rope_theta": 5e5, "rope_scaling": LLAMA3},
     {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
@@ -333,7 +280,7 @@ OFTEN = (("as it is", (2, 2)), ("tied, in shards", (1, 1)))
     ("family", "path", "ranks"),
     [
         case(family, path, ranks, often=(path, ranks) in OFTEN)
-        for family in CONFIGS
+        for family in ROWS
         for path in PATHS
         for ranks in RANKS
     ],
@@ -342,7 +289,7 @@ def test_from_files_to_logits(
     saved: Callable[..., Path], family: str, path: str, ranks: tuple[int, int]
 ) -> None:
     """The texts are longer than windows."""
-    window = {"sliding_window": 24} if family in ("mistral", "mixtral", "phi3") else {}
+    window = {"sliding_window": 24} if family in WINDOWED else {}
     folder = saved(family, **PATHS[path], **window)
     found = family_of(read_source(folder))
     refused = "pipeline" if not found.pipelines and ranks[1] > 1 else None
@@ -357,8 +304,8 @@ def test_from_files_to_logits(
     ("family", "rope"),
     [
         case(family, rope, often=family == "qwen3_moe" and number == 2)
-        for family in CONFIGS
-        if family not in UNSCALED
+        for family in ROWS
+        if ROWS[family].scaled
         for number, rope in enumerate(ROPES)
     ],
 )
@@ -378,9 +325,9 @@ def test_a_key_of_a_scaling_that_is_null_counts_as_missing(saved: Callable[..., 
     check_logits(folder, 1, 1)
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", ROWS)
 def test_some_of_the_layers(saved: Callable[..., Path], family: str) -> None:
     """A draft of layers of its target, against transformers' model with the others taken out."""
-    window = {"sliding_window": 24} if family in ("mistral", "phi3") else {}
+    window = {"sliding_window": 24} if family in WINDOWED else {}
     folder = saved(family, num_hidden_layers=5, **window)
     check_logits(folder, 2, 1, (0, 3, 4))

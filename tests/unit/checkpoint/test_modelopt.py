@@ -16,22 +16,24 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from tests.fakes.engine_dir import case as case_of
 from tests.fakes.engine_dir import tiny_model
 from tests.fakes.modelopt import calibrate, export
+from tests.support.families import ABSENT, FAMILIES, Differences
+from tests.support.families import case as case_of
 from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
 from trtspec.checkpoint.calibrate.model import load_model
 from trtspec.checkpoint.calibration import CalibratedRanges
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
-from trtspec.models.families import FAMILIES, family_of
+from trtspec.models.families import FAMILIES as OURS
+from trtspec.models.families import family_of
 from trtspec.models.source import read_source
 
-NAMES = [family.name for family in FAMILIES.values()]
+NAMES = list(FAMILIES)
 KINDS = {"bf16": (False, False), "fp8": (True, False), "fp8_kv": (True, True)}
 CASES = [
     case_of(family.name, kind, tp, pp, often=(kind, pp) in (("fp8_kv", 2), ("bf16", 1)))
-    for family in FAMILIES.values()
+    for family in OURS.values()
     for kind in KINDS
     for tp in (1, 2)
     for pp in ((1, 2) if family.pipelines else (1,))
@@ -92,9 +94,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Case]
     return make
 
 
-ABSENT = "not there"
-Differences = dict[str, tuple[Any, Any, str]]
-# Where the two `config.json` differ: ours, the exporter's, and why that is right.
+# Where the two `config.json` of all families differ.
 OF_ALL: Differences = {
     "logits_dtype": ("float32", "float16", "it knows no other; a target's logits decide what is accepted"),
     "qk_layernorm": (False, ABSENT, "PretrainedConfig's default; Qwen3's norms follow from qwen_type"),
@@ -107,128 +107,16 @@ OF_ALL: Differences = {
     "share_embedding_table": (ABSENT, False, "both tables are in both checkpoints"),
 }
 UNSCALED: Differences = {"rotary_scaling": (None, ABSENT, "it writes the key only where there is a scaling")}
-OF_TWO: Differences = {
-    "mlp_bias": (False, ABSENT, "a default of TensorRT-LLM's configuration class"),
-    "disable_weight_only_quant_plugin": (False, ABSENT, "a default of that class"),
-    "rotary_pct": (ABSENT, 1.0, "of other families; rotary_embedding_dim says the same"),
-}
-OF_LLAMA: Differences = OF_TWO | {
-    "decoder": (ABSENT, "llama", "its own name of the family, which TensorRT-LLM does not read"),
-    "attn_bias": (False, ABSENT, "a default of LLaMAConfig"),
-    "remove_duplicated_kv_heads": (False, ABSENT, "a default of LLaMAConfig"),
-}
-OF_PHI3: Differences = {
-    "decoder": (ABSENT, "phi3", "its own name of the family, which TensorRT-LLM does not read"),
-    "intermediate_size": (96, 192, "its gap: it counts the rows of both halves of mlp.fc"),
-    "residual_mlp": (ABSENT, False, "of Llama"),
-    "sliding_window": (None, ABSENT, "the torch backend's; TensorRT-LLM is told at run time"),
-}
-OF_QWEN: Differences = OF_TWO | {
-    "decoder": (ABSENT, "qwen", "its own name of the family, which TensorRT-LLM does not read"),
-    "residual_mlp": (ABSENT, False, "of Llama"),
-    "use_logn_attn": (False, ABSENT, "a default of QWenConfig"),
-    "num_labels": (1, ABSENT, "a default of QWenConfig"),
-    "seq_length": (8192, ABSENT, "a default of QWenConfig"),
-    "moe_intermediate_size": (0, ABSENT, "a default of QWenConfig"),
-    "moe_shared_expert_intermediate_size": (0, ABSENT, "a default of QWenConfig"),
-}
-OF_GEMMA: Differences = {
-    "mlp_bias": (False, ABSENT, "a default of GemmaConfig"),
-    "attn_bias": (False, ABSENT, "a default of GemmaConfig"),
-    "inter_layernorms": (True, ABSENT, "the torch backend's; TensorRT-LLM goes by the architecture"),
-    "query_pre_attn_scalar": (11.0, ABSENT, "its gap: TensorRT-LLM asks for the key"),
-    "final_logit_softcapping": (6.0, ABSENT, "its gap: without the key logits have no bound"),
-    "_sliding_window_pattern": (2, ABSENT, "its gap: which layers have a window"),
-    "sliding_window": (24, ABSENT, "its gap: how long that is"),
-    "residual_mlp": (ABSENT, False, "of Llama"),
-    "rotary_pct": (ABSENT, 1.0, "of other families; rotary_embedding_dim says the same"),
-}
-OF_QWEN_MOE: Differences = OF_QWEN | {
-    "intermediate_size": (96, 64, "its gap: that of an expert; the key is of layers without experts"),
-    "moe_intermediate_size": (64, ABSENT, "its gap: the width of an expert"),
-}
-DIFFERENCES: dict[str, Differences] = {
-    "gemma2": OF_ALL
-    | UNSCALED
-    | OF_GEMMA
-    | {
-        "decoder": (ABSENT, "gemma2", "its own name of the family, which TensorRT-LLM does not read"),
-        "attn_logit_softcapping": (3.0, ABSENT, "its gap: without the key scores have no bound"),
-    },
-    "gemma3_text": OF_ALL
-    | UNSCALED
-    | OF_GEMMA
-    | {
-        "decoder": (ABSENT, "gemma3", "its own name of the family, which TensorRT-LLM does not read"),
-        "rope_local_base_freq": (1000.0, ABSENT, "its gap: the base of layers with a window"),
-    },
-    "granite": OF_ALL
-    | UNSCALED
-    | OF_LLAMA
-    | {
-        "embedding_multiplier": (3.0, ABSENT, "its gap: without the key there is no such factor"),
-        "attention_multiplier": (1.0, ABSENT, "its gap: 0.25 * sqrt(16), beside the usual 1/sqrt(16)"),
-        "residual_multiplier": (0.4, ABSENT, "its gap: without the key there is no such factor"),
-        "output_multiplier_scale": (0.5, ABSENT, "its gap: without the key there is no such factor"),
-    },
-    "llama": OF_ALL | OF_LLAMA,
-    "mistral": OF_ALL
-    | UNSCALED
-    | OF_LLAMA
-    | {"sliding_window": (4096, ABSENT, "the torch backend's; TensorRT-LLM is told at run time")},
-    "mixtral": OF_ALL
-    | UNSCALED
-    | OF_LLAMA
-    | {"sliding_window": (None, ABSENT, "the torch backend's; TensorRT-LLM is told at run time")},
-    "phi3": OF_ALL | UNSCALED | OF_PHI3,
-    "qwen2": OF_ALL
-    | UNSCALED
-    | OF_QWEN
-    | {
-        "qwen_type": ("qwen2", ABSENT, "its gap: without the key TensorRT-LLM builds the first Qwen"),
-        "attn_bias": (True, ABSENT, "its gap: said aloud, since it differs between Qwens"),
-    },
-    "qwen2_moe": OF_ALL
-    | UNSCALED
-    | OF_QWEN_MOE
-    | {
-        "qwen_type": ("qwen2_moe", ABSENT, "its gap: without the key TensorRT-LLM builds the first Qwen"),
-        "attn_bias": (True, ABSENT, "its gap: said aloud, since it differs between Qwens"),
-        "moe": (
-            {"num_experts": 8, "top_k": 3, "normalization_mode": 0},
-            ABSENT,
-            "its gap: without the key there are no experts",
-        ),
-        "moe_shared_expert_intermediate_size": (96, ABSENT, "its gap: the width of the shared expert"),
-    },
-    "qwen3": OF_ALL
-    | UNSCALED
-    | OF_QWEN
-    | {
-        "qwen_type": ("qwen3", ABSENT, "its gap: without the key the norms of q and k are lost"),
-        "attn_bias": (False, ABSENT, "its gap: QWenConfig's default is True"),
-    },
-    "qwen3_moe": OF_ALL
-    | UNSCALED
-    | OF_QWEN_MOE
-    | {
-        "qwen_type": ("qwen3_moe", ABSENT, "its gap: without the key the norms of q and k are lost"),
-        "attn_bias": (False, ABSENT, "its gap: QWenConfig's default is True"),
-        "moe": (
-            {"num_experts": 8, "top_k": 2, "normalization_mode": 1},
-            ABSENT,
-            "its gap: without the key there are no experts",
-        ),
-    },
-}
 
 
 def differences(family: str, tp: int, pp: int) -> dict[str, tuple[Any, Any]]:
-    listed = {key: (ours, theirs) for key, (ours, theirs, _) in DIFFERENCES[family].items()}
+    own = FAMILIES[family].differences | ({} if family == "llama" else UNSCALED)
+    listed = {key: (ours, theirs) for key, (ours, theirs, _) in (OF_ALL | own).items()}
+    listed["decoder"] = (ABSENT, FAMILIES[family].decoder)  # Which TensorRT-LLM does not read.
     listed["rank"] = (ABSENT, tp * pp - 1)  # The one that it wrote last.
     if tp == 1:
         listed["use_parallel_embedding"] = (False, True)  # One rank has all of it, whatever this says.
-    if family.startswith("qwen") and family.endswith("moe"):
+    if FAMILIES[family].decoder == "qwen" and "moe" in FAMILIES[family].keys:
         # Its gap: how ranks share the experts, which it writes for Mixtral.
         theirs = {"world_size": tp * pp, "tp_size": tp, "pp_size": pp}
         listed["mapping"] = (theirs | {"moe_tp_size": tp, "moe_ep_size": 1}, theirs)

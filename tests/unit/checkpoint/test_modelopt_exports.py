@@ -12,17 +12,16 @@ import torch
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from tests.fakes.engine_dir import case, tiny_model
+from tests.fakes.engine_dir import tiny_model
 from tests.fakes.modelopt import calibrate, export, export_hugging_face
+from tests.support.families import FAMILIES, case
+from tests.unit.checkpoint.fp8_folders import prequantized_of
 from trtspec.base.errors import ModelError
-from trtspec.checkpoint.blueprint import read_prequantized
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
-from trtspec.models.families import FAMILIES
 from trtspec.models.source import Scheme, read_source
 
 Exported = tuple[Path, Path]
-NAMES = [family.name for family in FAMILIES.values()]
 PARTS = {
     "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "attention.dense": ("self_attn.o_proj",),
@@ -57,7 +56,7 @@ def exported(tmp_path: Path) -> Callable[..., Exported]:
 
 @pytest.mark.parametrize(
     ("family", "kv_cache"),
-    [case(name, kv_cache, often=kv_cache) for name in NAMES for kv_cache in (False, True)],
+    [case(name, kv_cache, often=kv_cache) for name in FAMILIES for kv_cache in (False, True)],
 )
 def test_a_conversion_is_what_the_exporter_makes_of_the_same_model(
     exported: Callable[..., Exported], tmp_path: Path, family: str, kv_cache: bool
@@ -134,4 +133,4 @@ def test_a_layer_that_was_left_as_it_is(tmp_path: Path) -> None:
     calibrate(model, lambda model: model(torch.randint(0, 96, (4, 64))), but="*layers.0.mlp.down_proj*")
     export_hugging_face(model, tmp_path / "partly")
     with pytest.raises(ModelError, match=r"layers\.0\.mlp\.down_proj\.weight: is BF16; the config says FP8"):
-        read_prequantized(read_source(tmp_path / "partly"))
+        prequantized_of(read_source(tmp_path / "partly"))

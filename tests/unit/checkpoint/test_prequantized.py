@@ -12,9 +12,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.unit.checkpoint.fp8_folders import ARGUMENTS, AUTO_FP8, COMPRESSED_TENSORS, quantize, save
+from tests.unit.checkpoint.fp8_folders import (
+    ARGUMENTS,
+    AUTO_FP8,
+    COMPRESSED_TENSORS,
+    prequantized_of,
+    quantize,
+    save,
+)
 from trtspec.base.errors import ModelError, TensorError
-from trtspec.checkpoint.blueprint import read_prequantized
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.models.families import family_of
@@ -37,7 +43,7 @@ def test_scales_are_those_of_the_folder(llama_folder: Callable[..., Path], confi
     folder = llama_folder()
     tensors = quantize(folder, config)
     source = read_source(folder)
-    found = read_prequantized(source)
+    found = prequantized_of(source)
 
     assert source.dtype == "bfloat16"
     assert source.scheme == Scheme(config["quant_method"], kv_cache=True)
@@ -147,13 +153,13 @@ def test_older_names_of_the_scales_of_the_cache(
 ) -> None:
     folder = llama_folder()
     tensors = quantize(folder, AUTO_FP8)
-    before = read_prequantized(read_source(folder))
+    before = prequantized_of(read_source(folder))
     for layer in (0, 1):
         for letter in "vk":
             scale = tensors.pop(f"model.layers.{layer}.{ours.format(letter)}")
             tensors[f"model.layers.{layer}.{theirs.format(letter)}"] = scale
     save(folder, tensors, AUTO_FP8)
-    after = read_prequantized(read_source(folder))
+    after = prequantized_of(read_source(folder))
     assert before is not None
     assert after is not None
     keys = [module for module in before.calibration.kv if "k_proj" in module]
@@ -165,7 +171,7 @@ def test_a_cache_without_scales_has_scale_one(llama_folder: Callable[..., Path])
     folder = llama_folder()
     quantize(folder, {**AUTO_FP8, "kv_cache_scheme": None})
     source = read_source(folder)
-    found = read_prequantized(source)
+    found = prequantized_of(source)
     assert source.scheme == Scheme("fp8", kv_cache=False)
     assert found is not None
     assert not found.has_kv_scales
@@ -177,17 +183,17 @@ def test_zero_points_of_zero_are_no_loss(llama_folder: Callable[..., Path]) -> N
     tensors = quantize(folder, COMPRESSED_TENSORS)
     tensors[f"{Q_PROJ}.input_zero_point"] = torch.zeros(1, dtype=torch.float8_e4m3fn)
     save(folder, tensors, COMPRESSED_TENSORS)
-    found = read_prequantized(read_source(folder))
+    found = prequantized_of(read_source(folder))
     assert found is not None
     assert f"{Q_PROJ}.input_zero_point" in found.scale_tensors
     tensors[f"{Q_PROJ}.input_zero_point"] = torch.ones(1).to(torch.float8_e4m3fn)
     save(folder, tensors, COMPRESSED_TENSORS)
     with pytest.raises(TensorError, match=r"input_zero_point: is not zero"):
-        read_prequantized(read_source(folder))
+        prequantized_of(read_source(folder))
 
 
 def test_a_model_that_is_not_quantized(llama_folder: Callable[..., Path]) -> None:
-    assert read_prequantized(read_source(llama_folder())) is None
+    assert prequantized_of(read_source(llama_folder())) is None
 
 
 @pytest.mark.parametrize(
@@ -211,7 +217,7 @@ def test_tensors_that_are_not_static_fp8(
     del tensors[f"{Q_PROJ}.{name}"]
     save(folder, tensors if value is None else {**tensors, f"{Q_PROJ}.{name}": value}, AUTO_FP8)
     with pytest.raises(TensorError, match=said) as caught:
-        read_prequantized(read_source(folder))
+        prequantized_of(read_source(folder))
     assert caught.value.subject == str(folder / "model.safetensors")
     assert caught.value.repair
 
@@ -221,7 +227,7 @@ def test_fp8_in_the_config_only(llama_folder: Callable[..., Path]) -> None:
     config = json.loads((folder / "config.json").read_text()) | {"quantization_config": AUTO_FP8}
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(TensorError, match="weight: is BF16; the config says FP8"):
-        read_prequantized(read_source(folder))
+        prequantized_of(read_source(folder))
 
 
 def test_modelopt_in_both_of_its_forms(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.fakes.gpu_machine import H200, GpuMachine
 from tests.fakes.heads import write_head_for
 from tests.support.command_line import trtspec
 from trtspec.base.errors import ModelError
-from trtspec.checkpoint.reader import Reader
+from trtspec.checkpoint.tensors import Reader
 from trtspec.models.source import has_file, open_file, read_file, read_header, read_source
 
 NAMES = (

@@ -8,14 +8,14 @@ from typing import ClassVar
 from trtspec.backends.backend import MachineNeed, Unsupported
 from trtspec.backends.shared.engines import EngineBackend
 from trtspec.backends.tensorrt_llm import flags
-from trtspec.backends.tensorrt_llm.eagle import EagleInside
+from trtspec.backends.tensorrt_llm.eagle import EagleEngineDraft
 from trtspec.backends.tensorrt_llm.engine_step import engine_step
-from trtspec.backends.tensorrt_llm.lookahead import LookaheadInside
-from trtspec.backends.tensorrt_llm.medusa import MedusaInside
+from trtspec.backends.tensorrt_llm.lookahead import LookaheadEngineDraft
+from trtspec.backends.tensorrt_llm.medusa import MedusaEngineDraft
 from trtspec.base.errors import TrtspecError
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
-from trtspec.checkpoint.inside import DraftInside
+from trtspec.checkpoint.engine_draft import EngineDraft
 from trtspec.models.families import FAMILIES, family_of, longrope
 from trtspec.models.source import Source
 from trtspec.pipeline.engine.engine_options import Default, EngineKind
@@ -39,10 +39,10 @@ class TensorRtLlmBackend(EngineBackend):
 
     name = "tensorrt_llm"
     title = "TensorRT-LLM"
-    inside: ClassVar[Mapping[str, type[DraftInside]]] = {
-        "medusa": MedusaInside,
-        "lookahead": LookaheadInside,
-        "eagle": EagleInside,
+    inside: ClassVar[Mapping[str, type[EngineDraft]]] = {
+        "medusa": MedusaEngineDraft,
+        "lookahead": LookaheadEngineDraft,
+        "eagle": EagleEngineDraft,
     }
     copies = 2
     rank_suffix = ".engine"

@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from trtspec.backends.tensorrt_llm.tree import TreeInside, choices, fitted
+from trtspec.backends.tensorrt_llm.tree import TreeEngineDraft, choices, fitted
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Finding
-from trtspec.checkpoint.blueprint import Blueprint, draw
 from trtspec.checkpoint.convert_options import ConvertOptions, misfit
 from trtspec.checkpoint.convert_options import Mapping as RankMapping
 from trtspec.methods.method import Method
@@ -34,7 +33,7 @@ _DEPTH = 4
 
 
 @dataclass(frozen=True, slots=True)
-class EagleInside(TreeInside):
+class EagleEngineDraft(TreeEngineDraft):
     """A head, and the paths of the tree that it proposes; the engine has it once for each token of a path."""
 
     mode: ClassVar[str] = "eagle"
@@ -46,10 +45,10 @@ class EagleInside(TreeInside):
     target: Source
 
     @classmethod
-    def usual(cls, source: Source, method: Method, head: HeadDescription | None) -> EagleInside:
+    def usual(cls, source: Source, method: Method, head: HeadDescription | None) -> EagleEngineDraft:
         return cls(fitting(source, head), tuple(choices(_DEPTH)), source)
 
-    def of_size(self, size: int) -> EagleInside:
+    def of_size(self, size: int) -> EagleEngineDraft:
         return replace(self, choices=tuple(choices(_DEPTH, size)))
 
     @property
@@ -69,19 +68,19 @@ class EagleInside(TreeInside):
     def title(self) -> str:
         return f"EAGLE's head, {self.count} tokens deep"
 
-    def draw(self, source: Source, options: ConvertOptions) -> Blueprint:
-        blueprint = draw(source, options)
+    def config(
+        self, source: Source, options: ConvertOptions, of_target: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         inner = {path[:-1] for path in self.choices if len(path) > 1}
-        config = {
-            **blueprint.config,
+        return {
+            **of_target,
             "architecture": TARGET_ARCHITECTURE,
             "head_dim": source.head_size,
             "max_draft_len": len(self.choices),
             "num_eagle_layers": self.count,
             "max_non_leaves_per_layer": max(Counter(map(len, inner)).values(), default=1),
-            "eagle_net_config": self._net(blueprint.config),
+            "eagle_net_config": self._net(of_target),
         }
-        return self._beside(blueprint, source, options, config)
 
     def _net(self, of_target: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the configuration of the head's layers, with what it shares with the target's."""

@@ -5,18 +5,14 @@ Its releases 1.0 to 1.2 have it, for GPUs from Ampere on (`examples/lookahead/RE
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trtspec.base.errors import ModelError
-from trtspec.checkpoint.blueprint import Blueprint, draw
-from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.inside import DraftInside
+from trtspec.checkpoint.engine_draft import EngineDraft
 from trtspec.methods.lookahead import LookaheadMethod
 from trtspec.methods.method import Method
 from trtspec.models.families import family_of
-from trtspec.models.families.family import FamilyTensor
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.source import Source
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import LookaheadSizes
@@ -26,7 +22,7 @@ _DECODING = "lookahead"
 
 
 @dataclass(frozen=True, slots=True)
-class LookaheadInside(DraftInside):
+class LookaheadEngineDraft(EngineDraft):
     """The sizes of the window, of its n-grams, and of the set that is verified."""
 
     mode: ClassVar[str] = "lookahead_decoding"
@@ -37,7 +33,7 @@ class LookaheadInside(DraftInside):
     sizes: LookaheadSizes
 
     @classmethod
-    def usual(cls, source: Source, method: Method, head: HeadDescription | None) -> LookaheadInside:
+    def usual(cls, source: Source, method: Method, head: HeadDescription | None) -> LookaheadEngineDraft:
         assert isinstance(method, LookaheadMethod)
         if family_of(source).alternates:
             # `TrtGptModelInflightBatching` rewinds no KV cache whose windows differ by layer.
@@ -45,7 +41,7 @@ class LookaheadInside(DraftInside):
             raise ModelError(source.folder / "config.json", problem, "take another method")
         return cls(LookaheadSizes(method.window_size, method.ngram_size, method.verification_set_size))
 
-    def of_size(self, size: int) -> LookaheadInside:
+    def of_size(self, size: int) -> LookaheadEngineDraft:
         if size != self.num_drafted:
             problem = f"follows from window_size, ngram_size and verification_set_size: {self.num_drafted}"
             raise ValueError(problem, "remove this line")
@@ -57,12 +53,6 @@ class LookaheadInside(DraftInside):
 
     def digested(self) -> dict[str, Any]:
         return {}
-
-    def draw(self, source: Source, options: ConvertOptions) -> Blueprint:
-        return draw(source, options)
-
-    def weights(self) -> Iterator[FamilyTensor]:
-        yield from ()
 
     def parameters(self, *, of_engine: bool) -> dict[str, str]:
         sizes = self.sizes.parameters()

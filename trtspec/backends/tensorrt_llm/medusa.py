@@ -6,12 +6,11 @@ Names and shapes are those of NVIDIA's converter (`examples/medusa/convert_check
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from trtspec.backends.tensorrt_llm.tree import TreeInside, choices, fitted
-from trtspec.checkpoint.blueprint import Blueprint, draw
+from trtspec.backends.tensorrt_llm.tree import TreeEngineDraft, choices, fitted
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.methods.method import Method
 from trtspec.models.families.family import FamilyTensor, Split, TensorPart
@@ -26,7 +25,7 @@ _HEADS = "*medusa_heads*"
 
 
 @dataclass(frozen=True, slots=True)
-class MedusaInside(TreeInside):
+class MedusaEngineDraft(TreeEngineDraft):
     """Medusa's heads, and the paths of the tree that they propose in each step.
 
     A head that no path uses is left out: the runtime would ask it for no tokens at all.
@@ -38,16 +37,16 @@ class MedusaInside(TreeInside):
     head: MedusaDescription
 
     @classmethod
-    def usual(cls, source: Source, method: Method, head: HeadDescription | None) -> MedusaInside:
+    def usual(cls, source: Source, method: Method, head: HeadDescription | None) -> MedusaEngineDraft:
         heads = fitted(source, head, MedusaDescription, "Medusa", _FAMILIES)
         return cls(heads, tuple(choices(heads.count)))
 
-    def of_size(self, size: int) -> MedusaInside:
+    def of_size(self, size: int) -> MedusaEngineDraft:
         tree = choices(self.head.count, size)
         if len(tree) < size:
             problem = f"{size} is more than the nodes of {self.head.count} head's tree: {len(tree)}"
             raise ValueError(problem, f"at most {len(tree)}")
-        return MedusaInside(self.head, tuple(tree))
+        return MedusaEngineDraft(self.head, tuple(tree))
 
     @property
     def reason(self) -> str:
@@ -57,10 +56,11 @@ class MedusaInside(TreeInside):
     def title(self) -> str:
         return f"{self.count} heads of Medusa"
 
-    def draw(self, source: Source, options: ConvertOptions) -> Blueprint:
-        blueprint = draw(source, options)
+    def config(
+        self, source: Source, options: ConvertOptions, of_target: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         config = {
-            **blueprint.config,
+            **of_target,
             "architecture": TARGET_ARCHITECTURE,
             # By which `MedusaForCausalLm` chooses its base class.
             "model_type": source.model_type,
@@ -69,10 +69,10 @@ class MedusaInside(TreeInside):
             "num_medusa_layers": self.head.num_layers,
         }
         if options.fp8:
-            quantization = blueprint.config["quantization"]
+            quantization = of_target["quantization"]
             left_out = [*quantization["exclude_modules"], _HEADS]
             config["quantization"] = {**quantization, "exclude_modules": left_out}
-        return self._beside(blueprint, source, options, config)
+        return config
 
     def weights(self) -> Iterator[FamilyTensor]:
         head = self.head

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar, TypeVar
 
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import errors
-from trtspec.checkpoint.blueprint import Blueprint
-from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.inside import DraftInside
-from trtspec.checkpoint.placement import place
+from trtspec.checkpoint.engine_draft import EngineDraft
 from trtspec.methods.medusa import NODES
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import HeadDescription
-from trtspec.models.source import Source
+from trtspec.models.source import Source, Tensor
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import Choices, ChoicesTree
 
 _RANKS = 16
@@ -80,7 +77,7 @@ def fitted(
 
 
 @dataclass(frozen=True, slots=True)
-class TreeInside(DraftInside):
+class TreeEngineDraft(EngineDraft):
     """A draft whose heads propose the paths of a tree in each step."""
 
     runtime: ClassVar[type[ChoicesTree]]
@@ -105,19 +102,6 @@ class TreeInside(DraftInside):
         tree = self.runtime(self.choices).parameters()
         return {"decoding_mode": self.mode, **tree} if of_engine else tree
 
-    def _beside(
-        self, target: Blueprint, source: Source, options: ConvertOptions, config: dict[str, Any]
-    ) -> Blueprint:
-        """Returns the target's checkpoint with `config`, and with the head's weights beside its own."""
-        weights = tuple(self.weights())
-        ranks = tuple(
-            (*placed, *place(weights, source, options.mapping, rank))
-            for rank, placed in enumerate(target.ranks)
-        )
-        return replace(
-            target,
-            config=config,
-            weights=(*target.weights, *weights),
-            ranks=ranks,
-            tensors={**target.tensors, **self.head.tensors},
-        )
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        return dict(self.head.tensors)

@@ -14,8 +14,8 @@ from trtspec.backends.torch.builder import build_head, build_layers
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
-from trtspec.checkpoint.cast import DTYPES
 from trtspec.checkpoint.layers.chosen import with_layers
+from trtspec.checkpoint.tensors import DTYPES
 from trtspec.models.source import ITEM_SIZE, Source
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.facts import PlanFacts, digest_of_files, is_weight

@@ -25,9 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.base.errors import EngineError
-from trtspec.checkpoint.cast import DTYPES, caster
-from trtspec.checkpoint.reader import Reader, chunks
-from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
+from trtspec.checkpoint.tensors import DTYPES, Reader, SafetensorsFile, TensorEntry, caster, chunks
 from trtspec.models.families import FAMILIES
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.source import Tensor

@@ -10,9 +10,14 @@ from typing import Any
 from trtspec.base.errors import UnavailableError
 from trtspec.base.units import three_digits
 from trtspec.capacity import fleet
-from trtspec.capacity.cold_start import ColdStart
 from trtspec.capacity.demand import Demand, Lengths, lognormal
-from trtspec.capacity.fleet import FleetArm, FleetRequirements, LatencyBounds, SizedFleet, planned_replica
+from trtspec.capacity.fleet import (
+    ColdStart,
+    FleetArm,
+    FleetRequirements,
+    LatencyBounds,
+    planned_replica,
+)
 from trtspec.capacity.speed import ForecastSpeed, ReplicaSpeed, measured_speeds
 from trtspec.cli.terminal.output import out
 from trtspec.measure.bench.result import BenchResult, read
@@ -62,9 +67,8 @@ class PlannedFleet:
         names = ["without drafts", "with drafts"][-len(arms) :]
         out.sentence(f"{recipe.name}: {_load(self.need)}")
         out.result()
-        lines = (
-            (name, [cell(arm) for arm in arms]) for name, cell in _lines(self._unit, recipe.fleet.currency)
-        )
+        columns = [_column(arm, self._unit, recipe.fleet.currency) for arm in arms]
+        lines = ((name, [column.get(name) for column in columns]) for name in max(columns, key=len))
         rows = [(name, *(cell or _NOTHING for cell in cells)) for name, cells in lines if any(cells)]
         out.table(rows, header=("", *names))
         out.result()
@@ -242,36 +246,31 @@ def _load(need: FleetRequirements) -> str:
     return f"{load}; for 95 of 100 {' and '.join(limits)}" if limits else f"{load}; no bound on latencies"
 
 
-Cell = Callable[[FleetArm], str | None]
-
-
-def _lines(unit: str, currency: str) -> Iterator[tuple[str, Cell]]:
-    """Yields the lines that compare the arms; a line that no arm has is left out."""
-
-    def sized(words: Callable[[FleetArm, SizedFleet], str | None]) -> Cell:
-        return lambda arm: words(arm, arm.fleet) if arm.fleet else None
-
-    yield "replicas", sized(lambda _, fleet: f"{fleet.replicas:,}")
-    yield "  if times are off", sized(_spread)
-    yield f"{unit}s", sized(lambda arm, fleet: f"{fleet.replicas * arm.replica.gpus:,}")
-    yield "in a burst", sized(lambda _, fleet: f"{fleet.peak:,} replicas" if fleet.peak else None)
-    yield "one bears", lambda arm: f"{_digits(arm.goodput)} requests/s"
-    yield "its use", sized(lambda _, fleet: f"{fleet.state.use:.0%}")
-    yield "running sequences", sized(lambda arm, fleet: f"{fleet.state.running:.1f} of {arm.replica.places}")
-    yield "K", sized(lambda _, fleet: str(fleet.state.draft_length) if fleet.state.draft_length else None)
-    yield "first token, p95", sized(lambda _, fleet: _time(fleet.state.time_to_first_token))
-    yield "each after, p95", sized(lambda _, fleet: _time(fleet.state.inter_token))
-    yield "whole answer, mean", sized(lambda _, fleet: _time(fleet.state.end_to_end))
-    yield f"{unit} hours, 1M tokens", sized(lambda _, fleet: _digits(fleet.cost.gpu_hours))
-    yield f"{currency}, 1M tokens", sized(lambda _, fleet: _money(fleet.cost.million))
-    yield f"{currency} an hour", sized(lambda _, fleet: _money(fleet.cost.hour))
-    yield "a replica pulls", lambda arm: three_digits(arm.replica.bytes)
-    yield "the store sends", sized(lambda _, fleet: three_digits(int(fleet.start.traffic)))
-
-
-def _spread(arm: FleetArm, sized: SizedFleet) -> str:
+def _column(arm: FleetArm, unit: str, currency: str) -> dict[str, str | None]:
+    """Returns what the table says of an arm, by the names of its lines, which are fewer without a fleet."""
+    bears, pulls = f"{_digits(arm.goodput)} requests/s", three_digits(arm.replica.bytes)
+    if arm.fleet is None:
+        return {"one bears": bears, "a replica pulls": pulls}
+    sized, state, cost = arm.fleet, arm.fleet.state, arm.fleet.cost
     fewer, more = ("no number" if count is None else f"{count:,}" for count in sized.spread)
-    return f"{fewer} to {more} (±{arm.replica.speed.spread:.0%})"
+    return {
+        "replicas": f"{sized.replicas:,}",
+        "  if times are off": f"{fewer} to {more} (±{arm.replica.speed.spread:.0%})",
+        f"{unit}s": f"{sized.replicas * arm.replica.gpus:,}",
+        "in a burst": f"{sized.peak:,} replicas" if sized.peak else None,
+        "one bears": bears,
+        "its use": f"{state.use:.0%}",
+        "running sequences": f"{state.running:.1f} of {arm.replica.places}",
+        "K": str(state.draft_length) if state.draft_length else None,
+        "first token, p95": _time(state.time_to_first_token),
+        "each after, p95": _time(state.inter_token),
+        "whole answer, mean": _time(state.end_to_end),
+        f"{unit} hours, 1M tokens": _digits(cost.gpu_hours),
+        f"{currency}, 1M tokens": _money(cost.million),
+        f"{currency} an hour": _money(cost.hour),
+        "a replica pulls": pulls,
+        "the store sends": three_digits(int(sized.start.traffic)),
+    }
 
 
 def _tell_start(start: ColdStart, one: ColdStart) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtspec.checkpoint.blueprint import QKV, scales_of
 from trtspec.checkpoint.calibration import Amax, CalibratedRanges
-from trtspec.checkpoint.cast import FP8_MAX
+from trtspec.checkpoint.tensors import FP8_MAX
 from trtspec.models.families.family import FamilyTensor
 
 if TYPE_CHECKING:

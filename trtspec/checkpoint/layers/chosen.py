@@ -13,8 +13,7 @@ from typing import Any
 
 from trtspec.base.atomic import publish, remove, temporary
 from trtspec.base.errors import ModelError
-from trtspec.checkpoint.reader import Reader
-from trtspec.checkpoint.writer import SafetensorsFile, TensorEntry
+from trtspec.checkpoint.tensors import Reader, SafetensorsFile, TensorEntry
 from trtspec.forecast.speedup import RoundCosts, speedup
 from trtspec.models.layers import of_layers
 from trtspec.models.source import SINGLE, Source, Tensor, has_file, read_source

@@ -15,10 +15,9 @@ from urllib.parse import urlsplit
 
 import numpy.typing as npt
 
-from trtspec.measure.selftest.decodings import DECODINGS
 from trtspec.measure.selftest.engines import Reference, decoder, length_of_drafts
+from trtspec.measure.selftest.rules import RULES
 from trtspec.measure.selftest.trial import WAIT_S, Differs, Outcome, Rule, Trial
-from trtspec.measure.selftest.verifications import VERIFICATIONS
 from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executors.bls.bls_executor import BlsExecutor
 from trtspec.serving.executors.bls.tensors import Arrays, Outputs
@@ -109,7 +108,7 @@ async def try_model(
         questions = await known.questions([words.encode(prompt) for prompt in prompts], clear)
         k = length_of_drafts(limits)
         trial = Trial(executor, questions, known.likely, k, words.end_ids, decoder(words))
-        for rule in (_tensors(model), *DECODINGS, *VERIFICATIONS):
+        for rule in (_tensors(model), *RULES):
             yield await rule.outcome(trial, build)
     finally:
         executor.shutdown()

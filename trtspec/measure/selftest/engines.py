@@ -18,8 +18,8 @@ from math import exp
 from pathlib import Path
 from statistics import median
 
-from trtspec.measure.selftest.decodings import DECODINGS
 from trtspec.measure.selftest.names import names, signatures
+from trtspec.measure.selftest.rules import RULES
 from trtspec.measure.selftest.trial import (
     Differs,
     NotTried,
@@ -30,7 +30,6 @@ from trtspec.measure.selftest.trial import (
     Trial,
     check,
 )
-from trtspec.measure.selftest.verifications import VERIFICATIONS
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.executor import Limits, Request
 from trtspec.serving.executors.tensorrt_llm.bindings import free_memory, load_bindings
@@ -144,7 +143,7 @@ async def try_engines(job: TrialJob) -> None:
         trial = Trial(
             pair.target, questions, reference.likely, k, pair.tokenizer.end_ids, decoder(pair.tokenizer)
         )
-        for rule in (*_of_pair(pair, loaded), *DECODINGS, *VERIFICATIONS, *_last(job, pair, free)):
+        for rule in (*_of_pair(pair, loaded), *RULES, *_last(job, pair, free)):
             job.tell(await rule.outcome(trial, job.build))
     finally:
         pair.shutdown()

@@ -27,27 +27,23 @@ FAMILIES: dict[str, ModelFamily] = {
 
 def family_of(source: Source) -> ModelFamily:
     """The family of a model; raises ModelError for a model that trtspec does not convert."""
-    family = FAMILIES.get(source.architecture)
-    if family is None and is_multimodal(source.config):
+    if family := FAMILIES.get(source.architecture):
+        _check(source, family)
+        return family
+    if is_multimodal(source.config):
         raise refusal(source.config)
-    if family is None:
-        problem = f"architecture {source.architecture} is not supported; known: {', '.join(FAMILIES)}"
-        raise ModelError(source.folder, problem, SERVED)
+    problem = f"architecture {source.architecture} is not supported; known: {', '.join(FAMILIES)}"
+    raise ModelError(source.folder, problem, SERVED)
+
+
+def _check(source: Source, family: ModelFamily) -> None:
     if source.foreign is not None:
         raise source.foreign
+    experts, file = source.experts, source.config.file
     if source.model_type != family.name:
         problem = f"architectures has {source.architecture}, but model_type is {source.model_type}"
-        raise ModelError(
-            source.folder / "config.json", problem, f"for this architecture model_type must be {family.name}"
-        )
-    _check_experts(source, family)
-    family.check(source)
-    family.window(source)
-    return family
-
-
-def _check_experts(source: Source, family: ModelFamily) -> None:
-    experts, file = source.experts, source.config.file
+        repair = f"for this architecture model_type must be {family.name}"
+        raise ModelError(source.folder / "config.json", problem, repair)
     if (experts is not None) != family.experts:
         problem = "has no experts" if family.experts else "has experts"
         raise ModelError(file, f"{problem}, unlike {source.architecture}")
@@ -55,3 +51,5 @@ def _check_experts(source: Source, family: ModelFamily) -> None:
     if experts and experts.count * source.num_hidden_layers > tensors:
         problem = f"{experts.count} experts in each of {source.num_hidden_layers} layers"
         raise ModelError(file, f"{problem}, but there are only {tensors} tensors", SAME_REVISION)
+    family.check(source)
+    family.window(source)

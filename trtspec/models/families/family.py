@@ -78,12 +78,6 @@ class FamilyTensor:
         attention = self.parts[0].module.rpartition(".")[0]
         return f"{attention}.k_proj", f"{attention}.v_proj"
 
-    def name_from(self, first_layer: int) -> str:
-        """The tensor's name on a pipeline rank, whose first layer is the model's `first_layer`."""
-        if self.layer is None:
-            return self.name
-        return f"transformer.layers.{self.layer - first_layer}.{self.name}"
-
 
 def shapes(weights: Iterable[FamilyTensor]) -> dict[str, tuple[int, ...]]:
     """The shape that the configuration demands of each Hugging Face tensor, all its parts together."""

@@ -17,11 +17,10 @@ from trtspec.backends.table import backend_named
 from trtspec.base.errors import EngineError, ModelError
 from trtspec.base.findings import Finding, Severity, note
 from trtspec.checkpoint import convert_options as ranks
-from trtspec.checkpoint.cast import DTYPES, FP8
-from trtspec.checkpoint.convert_options import misfit
-from trtspec.checkpoint.placement import EMBEDDING, Placed, place
+from trtspec.checkpoint.convert_options import EMBEDDING, Placed, misfit, place
+from trtspec.checkpoint.tensors import DTYPES, FP8
 from trtspec.models.families import FAMILIES
-from trtspec.models.families.family import shapes
+from trtspec.models.families.family import FamilyTensor, shapes
 from trtspec.models.heads import eagle, medusa
 from trtspec.models.sizes import ExpertSizes, Sizes
 from trtspec.models.source import LARGEST, Tensor, read_header
@@ -291,8 +290,10 @@ def compare_ranks(config: Mapping[str, Any], ranks: Mapping[int, Mapping[str, Te
         return
     weights = tuple(FAMILIES[sizes.architecture].weights(sizes))
     for rank, tensors in ranks.items():
-        placed = list(place(weights, sizes, mapping, rank))
-        demanded = {name: entry for item in placed for name, entry in _demanded(config, item).items()}
+        demanded = dict[str, tuple[str, tuple[int, ...]]]()
+        for weight in weights:
+            if placed := place(weight, sizes, mapping, rank):
+                demanded |= _demanded(config, weight, placed)
         if EMBEDDING in tensors:  # TensorRT-LLM takes it for the head if there is none
             demanded = {name: entry for name, entry in demanded.items() if name != _HEAD or name in tensors}
         yield from _compare_rank(f"rank{rank}.safetensors", demanded, tensors)
@@ -321,22 +322,24 @@ def _compare_rank(
         yield note(file, problem)
 
 
-def _demanded(config: Mapping[str, Any], placed: Placed) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _demanded(
+    config: Mapping[str, Any], weight: FamilyTensor, placed: Placed
+) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The dtype and shape of a weight and of the scales beside it, by tensor name."""
     quantization = section(config, "quantization")
-    dtype, shape = placed.weight.dtype or DTYPES.get(str(config.get("dtype")), ""), placed.shape
+    dtype, shape = weight.dtype or DTYPES.get(str(config.get("dtype")), ""), placed.shape
     if placed.name == EMBEDDING and not config.get("use_parallel_embedding"):
-        shape = placed.weight.parts[0].shape
-    if not (placed.weight.linear and quantization.get("quant_algo") == "FP8"):
+        shape = weight.parts[0].shape
+    if not (weight.linear and quantization.get("quant_algo") == "FP8"):
         return {placed.name: (dtype, shape)}
-    stem, experts = placed.name.removesuffix("weight"), placed.weight.experts
+    stem, experts = placed.name.removesuffix("weight"), weight.experts
     demanded = {
         placed.name: (FP8, shape),
         f"{stem}weights_scaling_factor": ("F32", (experts, 1) if experts else (1,)),
         f"{stem}activation_scaling_factor": ("F32", (1,)),
     }
-    if quantization.get("kv_cache_quant_algo") == "FP8" and placed.weight.name == "attention.qkv.weight":
-        demanded[placed.name.removesuffix(placed.weight.name) + _CACHE] = ("F32", (1,))
+    if quantization.get("kv_cache_quant_algo") == "FP8" and weight.name == "attention.qkv.weight":
+        demanded[placed.stem + _CACHE] = ("F32", (1,))
     return demanded
 
 

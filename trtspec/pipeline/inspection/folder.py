@@ -16,7 +16,7 @@ from typing import Any
 from trtspec.base.errors import ModelError, TensorError
 from trtspec.base.findings import Finding, Severity, errors, note, ok
 from trtspec.checkpoint.blueprint import Prequantized, check_tensors, read_prequantized
-from trtspec.checkpoint.cast import FP8
+from trtspec.checkpoint.tensors import FP8
 from trtspec.models.download import cached_folder
 from trtspec.models.families import family_of
 from trtspec.models.heads.check import check_head
@@ -109,7 +109,7 @@ def _convertible(folder: Path, findings: list[Finding]) -> tuple[Source | None, 
     try:
         source = read_source(folder)
         family = family_of(source)
-        prequantized = read_prequantized(source)
+        prequantized = read_prequantized(source, family.weights(source))
     except ModelError as error:
         severity = Severity.ERROR if isinstance(error, TensorError) else Severity.NOTE
         findings.append(finding(error, folder, severity))

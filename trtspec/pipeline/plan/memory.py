@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from trtspec.base.roles import Role
 from trtspec.base.units import GIB, gib
-from trtspec.checkpoint.cast import DTYPES, FP8
 from trtspec.checkpoint.convert import rank_sizes
+from trtspec.checkpoint.tensors import DTYPES, FP8
 from trtspec.models.families import FAMILIES
 from trtspec.models.source import ITEM_SIZE
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved, placement

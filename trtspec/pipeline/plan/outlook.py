@@ -17,9 +17,9 @@ from itertools import product
 
 from trtspec.backends.recipes import runner_of
 from trtspec.base.roles import Role
-from trtspec.checkpoint.cast import DTYPES
 from trtspec.checkpoint.convert_options import Mapping as RankMapping
 from trtspec.checkpoint.convert_options import misfit
+from trtspec.checkpoint.tensors import DTYPES
 from trtspec.forecast.outlook import best, break_even
 from trtspec.forecast.rules import Expected, MeasuredRun, PairFacts, RuleAdvice, advise
 from trtspec.models.source import ITEM_SIZE

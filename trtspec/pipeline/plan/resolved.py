@@ -19,7 +19,7 @@ from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.convert_options import Mapping as RankMapping
-from trtspec.checkpoint.inside import DraftInside
+from trtspec.checkpoint.engine_draft import EngineDraft
 from trtspec.checkpoint.layers.choose import SearchOptions
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.source import Source
@@ -191,7 +191,7 @@ class InsidePlan:
 
     model: ModelFacts | None
     """The files of its heads; None for a draft without any."""
-    draft: DraftInside
+    draft: EngineDraft
     """The draft, and how much it proposes."""
 
 
@@ -222,7 +222,7 @@ class EnginePlan:
     """The draft that a target is built with."""
 
     @property
-    def draft_inside(self) -> DraftInside | None:
+    def draft_inside(self) -> EngineDraft | None:
         """The draft inside, and how much it proposes."""
         return self.inside.draft if self.inside else None
 

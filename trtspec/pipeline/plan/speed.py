@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from math import prod
 
 from trtspec.base.roles import Role
-from trtspec.checkpoint.cast import DTYPES, FP8
 from trtspec.checkpoint.convert import rank_sizes
+from trtspec.checkpoint.tensors import DTYPES, FP8
 from trtspec.forecast.outlook import Best, ForecastPair, best, break_even
 from trtspec.forecast.roofline import BatchLoad, Chip, Network, StepTime, step
 from trtspec.models.families import FAMILIES, family_of

@@ -13,7 +13,7 @@ from trtspec.base.roles import Role
 from trtspec.checkpoint.calibration import FILE as CALIBRATION
 from trtspec.checkpoint.convert import FORMAT, checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions
-from trtspec.checkpoint.inside import DraftInside
+from trtspec.checkpoint.engine_draft import EngineDraft
 from trtspec.checkpoint.layers.chosen import with_layers
 from trtspec.checkpoint.verify import FORMAT as VERIFY_FORMAT
 from trtspec.checkpoint.verify import verify
@@ -26,7 +26,7 @@ from trtspec.pipeline.steps import choose_layers
 from trtspec.pipeline.steps.calibrate import scales, with_scales
 
 KIND, VERIFY = "convert", "verify"
-_Work = Callable[[Source, ConvertOptions, Path, Advance, DraftInside | None], None]
+_Work = Callable[[Source, ConvertOptions, Path, Advance, EngineDraft | None], None]
 
 
 def step(resolved: Resolved, role: Role) -> Step:
@@ -109,7 +109,7 @@ def run(
     layers: Path | None,
     options: ConvertOptions,
     calibration: Path | None,
-    inside: DraftInside | None,
+    inside: EngineDraft | None,
     folder: Path,
     advance: Advance,
 ) -> None:

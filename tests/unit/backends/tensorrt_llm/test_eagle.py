@@ -23,7 +23,7 @@ from tests.fakes.eagle_heads import write_eagle_for
 from tests.fakes.engine_dir import tiny_model
 from tests.fakes.heads import write_head, write_head_for
 from tests.unit.checkpoint.fp8_folders import AUTO_FP8, quantize
-from trtspec.backends.tensorrt_llm.eagle import EagleInside, fitting
+from trtspec.backends.tensorrt_llm.eagle import EagleEngineDraft, fitting
 from trtspec.backends.tensorrt_llm.tree import choices
 from trtspec.base.errors import ModelError
 from trtspec.checkpoint.convert import checkpoint_size, convert
@@ -86,7 +86,7 @@ def test_converted_eagle_tensors_have_nvidias_names_shapes_and_numbers(
     target: Target, tmp_path: Path, tp_size: int
 ) -> None:
     (source, head), told = target(), list[int]()
-    options, eagle = ConvertOptions("float16", Mapping(tp_size)), EagleInside.usual(source, METHOD, head)
+    options, eagle = ConvertOptions("float16", Mapping(tp_size)), EagleEngineDraft.usual(source, METHOD, head)
     convert(source, options, tmp_path / "both", told.append, eagle)
     convert(source, options, tmp_path / "alone")
     for rank in range(tp_size):
@@ -101,7 +101,7 @@ def test_converted_eagle_tensors_have_nvidias_names_shapes_and_numbers(
         for name, tensor in (alone | wanted).items():
             torch.testing.assert_close(both[name], tensor, rtol=0, atol=0)
     assert sum(told) == checkpoint_size(source, options, eagle)
-    verify(source, options, tmp_path / "both", inside=eagle)
+    verify(source, options, tmp_path / "both", draft=eagle)
 
 
 def nvidias(model: Any, head: Any, dtype: str) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def test_an_eagle_configuration_has_nvidias_keys_and_those_of_the_target(
 ) -> None:
     (source, head), options = target(), ConvertOptions("bfloat16")
     model = tiny_model("llama", **SIZES, head_dim=16, rope_theta=1e6).config
-    convert(source, options, tmp_path / "both", inside=EagleInside.usual(source, METHOD, head))
+    convert(source, options, tmp_path / "both", draft=EagleEngineDraft.usual(source, METHOD, head))
     convert(source, options, tmp_path / "alone")
     alone, both = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("alone", "both"))
     theirs = nvidias(model, json.loads((tmp_path / "head/config.json").read_text()), "bfloat16")
@@ -160,8 +160,8 @@ def test_an_eagle_configuration_has_nvidias_keys_and_those_of_the_target(
 
 def test_a_smaller_tree_has_fewer_nets(target: Target, tmp_path: Path) -> None:
     source, head = target()
-    eagle = EagleInside(head, ((0,), (1,), (0, 0)), source)
-    convert(source, ConvertOptions("float16"), tmp_path / "both", inside=eagle)
+    eagle = EagleEngineDraft(head, ((0,), (1,), (0, 0)), source)
+    convert(source, ConvertOptions("float16"), tmp_path / "both", draft=eagle)
     config = json.loads((tmp_path / "both/config.json").read_text())
     assert (config["num_eagle_layers"], config["max_draft_len"]) == (2, 3)
     assert config["max_non_leaves_per_layer"] == 1
@@ -175,8 +175,8 @@ def test_a_head_without_an_embedding_has_the_targets(target: Target, tmp_path: P
     tensors = load_file(path)
     del tensors["embed_tokens.weight"]
     save_file(tensors, path)
-    eagle = EagleInside.usual(source, METHOD, read_head(tmp_path / "head"))
-    convert(source, ConvertOptions("float32"), tmp_path / "both", inside=eagle)
+    eagle = EagleEngineDraft.usual(source, METHOD, read_head(tmp_path / "head"))
+    convert(source, ConvertOptions("float32"), tmp_path / "both", draft=eagle)
     found = load_file(tmp_path / "both/rank0.safetensors")
     own = found["transformer.vocab_embedding.weight"]
     torch.testing.assert_close(found["eagle_nets.0.drafter.vocab_embedding.weight"], own, rtol=0, atol=0)

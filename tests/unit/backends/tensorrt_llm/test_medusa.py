@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from tests.fakes.engine_dir import tiny_model
 from tests.fakes.heads import write_head, write_head_for
 from tests.unit.checkpoint.fp8_folders import AUTO_FP8, quantize
-from trtspec.backends.tensorrt_llm.medusa import MedusaInside
+from trtspec.backends.tensorrt_llm.medusa import MedusaEngineDraft
 from trtspec.backends.tensorrt_llm.tree import choices
 from trtspec.base.errors import ModelError
 from trtspec.checkpoint.convert import checkpoint_size, convert
@@ -74,7 +74,7 @@ def test_converted_medusa_heads_have_the_tensors_of_the_converter_of_nvidia(
     target: Target, tmp_path: Path, family: str, tp_size: int
 ) -> None:
     (source, head), told = target(family), list[int]()
-    options, medusa = ConvertOptions("float16", Mapping(tp_size)), MedusaInside(head, TREE)
+    options, medusa = ConvertOptions("float16", Mapping(tp_size)), MedusaEngineDraft(head, TREE)
     convert(source, options, tmp_path / "both", told.append, medusa)
     convert(source, options, tmp_path / "alone")
     stored = load_file(tmp_path / "heads/medusa_lm_head.safetensors")
@@ -86,7 +86,7 @@ def test_converted_medusa_heads_have_the_tensors_of_the_converter_of_nvidia(
         for name, tensor in (alone | wanted).items():
             torch.testing.assert_close(both[name], tensor, rtol=0, atol=0)
     assert sum(told) == checkpoint_size(source, options, medusa)
-    verify(source, options, tmp_path / "both", inside=medusa)
+    verify(source, options, tmp_path / "both", draft=medusa)
 
 
 def nvidias(model: Any, dtype: str) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def test_the_medusa_configuration_adds_the_keys_of_nvidia_to_those_of_the_target
 ) -> None:
     (source, head), options = target(family), ConvertOptions("bfloat16")
     model = tiny_model(family, **SIZES, head_dim=16, rope_theta=1e6).config
-    convert(source, options, tmp_path / "both", inside=MedusaInside(head, TREE))
+    convert(source, options, tmp_path / "both", draft=MedusaEngineDraft(head, TREE))
     convert(source, options, tmp_path / "alone")
     alone, both = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("alone", "both"))
     theirs = nvidias(model, "bfloat16")
@@ -140,7 +140,7 @@ def test_the_heads_of_an_fp8_target_stay_as_they_are(target: Target, tmp_path: P
     _, head = target()
     quantize(tmp_path / "target", AUTO_FP8)
     source, options = read_source(tmp_path / "target"), ConvertOptions("float16", fp8=True)
-    convert(source, options, tmp_path / "both", inside=MedusaInside(head, TREE))
+    convert(source, options, tmp_path / "both", draft=MedusaEngineDraft(head, TREE))
     tensors = load_file(tmp_path / "both/rank0.safetensors")
     of_heads = [name for name in tensors if name.startswith("medusa_heads.")]
     assert len(of_heads) == 3 * HEADS
@@ -148,13 +148,13 @@ def test_the_heads_of_an_fp8_target_stay_as_they_are(target: Target, tmp_path: P
     assert tensors["transformer.layers.0.mlp.fc.weight"].dtype == torch.float8_e4m3fn
     config = json.loads((tmp_path / "both/config.json").read_text())
     assert config["quantization"]["exclude_modules"] == ["lm_head", "*medusa_heads*"]
-    verify(source, options, tmp_path / "both", inside=MedusaInside(head, TREE))
+    verify(source, options, tmp_path / "both", draft=MedusaEngineDraft(head, TREE))
 
 
 def test_a_head_that_the_tree_never_asks_is_left_out(target: Target, tmp_path: Path) -> None:
     source, head = target()
-    medusa = MedusaInside(head, ((0,), (1,), (0, 0)))
-    convert(source, ConvertOptions("float16"), tmp_path / "both", inside=medusa)
+    medusa = MedusaEngineDraft(head, ((0,), (1,), (0, 0)))
+    convert(source, ConvertOptions("float16"), tmp_path / "both", draft=medusa)
     config = json.loads((tmp_path / "both/config.json").read_text())
     assert (config["num_medusa_heads"], config["max_draft_len"]) == (2, 3)
     names = load_file(tmp_path / "both/rank0.safetensors")
@@ -166,7 +166,7 @@ def test_medusa_heads_of_another_target_are_refused_by_their_hidden_size(
 ) -> None:
     _, head = target()
     with pytest.raises(ModelError, match="hidden size"):
-        MedusaInside.usual(read_source(llama_folder()), MedusaMethod(kind="medusa"), head)
+        MedusaEngineDraft.usual(read_source(llama_folder()), MedusaMethod(kind="medusa"), head)
 
 
 def test_medusa_refuses_heads_of_other_methods_and_unsupported_model_types(
@@ -174,6 +174,6 @@ def test_medusa_refuses_heads_of_other_methods_and_unsupported_model_types(
 ) -> None:
     (source, head), method = target(), MedusaMethod(kind="medusa")
     with pytest.raises(ModelError, match="not Medusa's"):
-        MedusaInside.usual(source, method, read_head(write_head(tmp_path / "other", "eagle")))
+        MedusaEngineDraft.usual(source, method, read_head(write_head(tmp_path / "other", "eagle")))
     with pytest.raises(ModelError, match="Medusa for llama, mistral, qwen2, not for qwen3"):
-        MedusaInside.usual(replace(source, model_type="qwen3"), method, head)
+        MedusaEngineDraft.usual(replace(source, model_type="qwen3"), method, head)

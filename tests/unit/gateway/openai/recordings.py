@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.unit.gateway.openai.test_tool_parser import DEEPSEEK, DEEPSEEK_31, GLM, KIMI
-from trtspec.gateway.openai.output_parser import NO_PARSER
+from trtspec.gateway.openai.job import NO_PARSER
 
 QWEN = "{{ '<think>' }}</think><tool_call>"
 THOUGHT = "<think>\nTwo and two.\n</think>\n\n"

@@ -13,8 +13,7 @@ import uvicorn
 import uvloop
 
 from trtspec.gateway.client_bounds import MAX_HEAD
-from trtspec.gateway.openai.connection import Connection
-from trtspec.gateway.openai.server import counting
+from trtspec.gateway.openai.server import Connection, counting
 from trtspec.gateway.refusals import Refusals
 
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -13,7 +13,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from tests.unit.gateway.openai.recordings import CALL, QWEN, RECORDINGS
 from tests.unit.gateway.openai.test_tool_parser import SCHEMAS, cut
-from trtspec.gateway.openai.output_parser import NO_PARSER, choose_parsing
+from trtspec.gateway.openai.job import NO_PARSER, choose_parsing
 from trtspec.gateway.openai.parsed_text import OutputParser, ParsedText
 from trtspec.serving.tokenizer import Tokenizer
 

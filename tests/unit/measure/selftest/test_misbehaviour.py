@@ -20,11 +20,10 @@ from tests.fakes.bindings import stand_in
 from tests.fakes.external_drafts import ExternalDrafts
 from tests.fakes.guided import END, text_of
 from trtspec.measure.selftest import chain, engines
-from trtspec.measure.selftest.decodings import DECODINGS
 from trtspec.measure.selftest.engines import TrialJob
 from trtspec.measure.selftest.names import names
+from trtspec.measure.selftest.rules import RULES, generation_logits
 from trtspec.measure.selftest.trial import Outcome, Question, Rule, Ruling, Trial
-from trtspec.measure.selftest.verifications import VERIFICATIONS, generation_logits
 from trtspec.serving.executor import (
     Executor,
     FinishReason,
@@ -39,7 +38,7 @@ from trtspec.serving.triton.engines import EnginePair
 
 PROMPTS = ([5, 17, 33, 60], [8, 40, 2, 71, 30], [1])
 K = 6
-CHECKS = {check.name: check for check in (*DECODINGS, *VERIFICATIONS) if check is not generation_logits}
+CHECKS = {check.name: check for check in RULES if check is not generation_logits}
 
 
 class Misbehaving(Around):
@@ -376,7 +375,7 @@ class Drifting(Misbehaving):
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "selftest.md"
 
 
-@pytest.mark.parametrize("check", [*DECODINGS, *VERIFICATIONS], ids=lambda check: check.name)
+@pytest.mark.parametrize("check", RULES, ids=lambda check: check.name)
 def test_every_check_is_told_on_its_page_with_its_rule_and_source(check: Rule) -> None:
     row = f"| {check.name} | {check.rule} | {check.source} |"
     assert row in PAGE.read_text(encoding="utf-8").splitlines()

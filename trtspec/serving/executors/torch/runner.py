@@ -16,8 +16,7 @@ from trtspec.serving.executors.torch.cache import SlotMemory
 from trtspec.serving.executors.torch.cache_slots import CacheSlots, SlotLease
 from trtspec.serving.executors.torch.follower import BROKEN, ENDED, NOTHING, Followers
 from trtspec.serving.executors.torch.model import StepModel
-from trtspec.serving.executors.torch.penalties import Bias, Penalties
-from trtspec.serving.executors.torch.sampler import TokenChoice, choose, log_probs
+from trtspec.serving.executors.torch.sampler import Bias, Penalties, TokenChoice, choose, log_probs
 from trtspec.serving.executors.torch.sequence import Sequence, StepScheduler, Work
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.text import common_prefix

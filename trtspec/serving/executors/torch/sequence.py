@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trtspec.serving.executor import FinishReason, LogProb, Request, Response
 from trtspec.serving.executors.torch.follower import GuidedText
-from trtspec.serving.executors.torch.penalties import Bias, Penalties
+from trtspec.serving.executors.torch.sampler import Bias, Penalties
 from trtspec.serving.executors.validation import Valid
 from trtspec.serving.guides.compiler import Grammar
 

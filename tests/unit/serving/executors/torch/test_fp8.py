@@ -14,14 +14,13 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from tests.fakes.engine_dir import (
-    GEMMAS,
-    MODELS,
     in_dtype,
     pretrained_config,
     tiny_model,
     write_directory,
 )
 from tests.fakes.modelopt import calibrate, export
+from tests.support.families import FAMILIES
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.engine import TorchEngineConfig, read_config
@@ -77,7 +76,7 @@ NORMS = {
     "pre_feedforward_layernorm": "pre_feedforward_layernorm",
     "post_feedforward_layernorm": "post_feedforward_layernorm",
 }
-EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe")
+EXPERTS = [name for name, family in FAMILIES.items() if "moe" in family.keys]
 
 
 @pytest.fixture
@@ -103,7 +102,7 @@ def quantized(tmp_path: Path) -> Callable[..., Quantized]:
         tensors = {n: t.to(compute) if t.dtype == dtype else t for n, t in tensors.items()}
         if family in EXPERTS:  # It names the modules one by one.
             theirs["quantization"]["exclude_modules"] = ["lm_head", "*router", "*shared_expert_gate"]
-        names = {"architecture": MODELS[family].__name__, "quantization": theirs["quantization"]}
+        names = {"architecture": FAMILIES[family].model.__name__, "quantization": theirs["quantization"]}
         pretrained = theirs | pretrained_config(model) | names
         folder = write_directory(tmp_path / "engine", pretrained, tensors, max_seq_len=256)
         config = read_config(folder)
@@ -209,7 +208,7 @@ def with_products(
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("family", [family for family in MODELS if family not in EXPERTS])
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in EXPERTS])
 def test_the_products_are_modelopts_to_the_last_bit(
     quantized: Callable[..., Quantized], family: str, dtype: torch.dtype
 ) -> None:
@@ -233,7 +232,7 @@ def is_usual(family: str, kv_cache: bool, step: int) -> bool:
         pytest.param(
             family, kv_cache, step, marks=[] if is_usual(family, kv_cache, step) else pytest.mark.sweep
         )
-        for family in MODELS
+        for family in FAMILIES
         for kv_cache in (False, True)
         for step in (1, 7, 60)
     ],
@@ -245,7 +244,7 @@ def test_the_whole_model(quantized: Callable[..., Quantized], family: str, kv_ca
     what ModelOpt's model is told as well.
     """
     theirs, config, tensors, _ = quantized(family, torch.bfloat16, torch.float32, kv_cache=kv_cache)
-    if family in GEMMAS:
+    if FAMILIES[family].norm_shift:
         take_norms(theirs, tensors)
     if kv_cache:
         for name, module in theirs.named_modules():

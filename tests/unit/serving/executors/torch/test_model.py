@@ -10,7 +10,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tests.fakes.engine_dir import MODELS, tiny_llama, tiny_model, write_engine
+from tests.fakes.engine_dir import tiny_llama, tiny_model, write_engine
+from tests.support.families import FAMILIES as ALL
 from trtspec.serving.executors.torch.cache import Cache
 from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.kernels import kernel
@@ -96,7 +97,7 @@ def test_logits_of_every_family(tmp_path: Path, family: str, step: int) -> None:
     assert difference(run(decoder, text, step), expected(model, text)) < BOUND
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", ALL)
 def test_a_large_model_of_every_family(tmp_path: Path, family: str) -> None:
     """Of a size at which weights are packed, which biases must survive."""
     sizes: dict[str, Any] = {
@@ -136,7 +137,7 @@ def test_half_precision(tmp_path: Path, dtype: torch.dtype, bound: float, step: 
     assert difference(ours, exact) < max(bound, 2 * difference(theirs, exact))
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", ALL)
 def test_a_ragged_batch(tmp_path: Path, family: str) -> None:
     check_ragged(tmp_path, tiny_model(family))
 

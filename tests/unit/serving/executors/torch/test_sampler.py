@@ -10,8 +10,7 @@ from transformers import RepetitionPenaltyLogitsProcessor
 
 from trtspec.serving.executor import SamplingConfig
 from trtspec.serving.executors.torch.follower import BROKEN
-from trtspec.serving.executors.torch.penalties import Penalties
-from trtspec.serving.executors.torch.sampler import TokenChoice, choose, log_probs, noise
+from trtspec.serving.executors.torch.sampler import Penalties, TokenChoice, choose, log_probs, noise
 
 
 def choice(sampling: SamplingConfig, number: int = 0, draft: tuple[int, ...] = ()) -> TokenChoice:

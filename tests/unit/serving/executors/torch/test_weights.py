@@ -13,14 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.fakes.engine_dir import (
-    MODELS,
-    case,
     checkpoint_tensors,
     pretrained_config,
     tiny_model,
     write_directory,
 )
 from tests.fakes.modelopt import export
+from tests.support.families import FAMILIES, case
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.weights import place, read_tensors
@@ -62,7 +61,7 @@ CASES = [(sizes, *ranks) for sizes in SIZES for ranks in ((1, 2), (2, 1), (2, 2)
 
 @pytest.mark.parametrize(
     ("family", "sizes", "tensor", "pipeline"),
-    [case(family, *rest, often=rest == ("two ranks", 2, 2)) for family in MODELS for rest in CASES],
+    [case(family, *rest, often=rest == ("two ranks", 2, 2)) for family in FAMILIES for rest in CASES],
 )
 def test_the_shares_make_the_model(
     exported: Callable[..., Path], family: str, tensor: int, pipeline: int, sizes: str

@@ -12,7 +12,8 @@ import pytest
 from transformers import PreTrainedModel
 
 from tests.fakes.drafting import random_head, reference, said, tiny_target, trained_head
-from tests.fakes.engine_dir import GEMMAS, case, write_engine
+from tests.fakes.engine_dir import write_engine
+from tests.support.families import GEMMAS, case
 from trtspec.backends.torch.builder import build_head
 from trtspec.models.heads.reading import read_head
 from trtspec.serving.async_executor import AsyncExecutor

@@ -1,4 +1,4 @@
-"""Shows and moves the roll-out of one running deployment."""
+"""Shows and moves the roll-out of a running deployment."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ class RolloutMove:
     """True if the server was seen to go by the new state."""
 
 
-class RunningDeployment:
-    """A deployment of a `build`, whose recipe gives drafts to a `usual` share of requests.
+class DeployedRollout:
+    """The roll-out of a running `build`, whose recipe gives drafts to a `usual` share of requests.
 
     `url` is that of its server's metrics, and `model` the served model.
     """

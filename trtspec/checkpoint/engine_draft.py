@@ -1,22 +1,22 @@
-"""Defines a draft inside its target's engine, which is part of the target's checkpoint."""
+"""Defines a draft in its target's engine, which is part of the target's checkpoint."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from trtspec.base.findings import Finding
-from trtspec.checkpoint.blueprint import Blueprint, draw
-from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
+from trtspec.checkpoint.convert_options import ConvertOptions
+from trtspec.checkpoint.convert_options import Mapping as RankMapping
 from trtspec.methods.method import Method
 from trtspec.models.families.family import FamilyTensor
 from trtspec.models.heads.head import HeadDescription
-from trtspec.models.source import Source
+from trtspec.models.source import Source, Tensor
 
 
-class DraftInside(ABC):
-    """A draft inside an engine; the backend lists the methods for which it builds one."""
+class EngineDraft(ABC):
+    """A draft in its target's engine; the backend lists the methods for which it builds one."""
 
     mode: ClassVar[str]
     """TensorRT-LLM's speculative_decoding_mode of the engine."""
@@ -25,14 +25,14 @@ class DraftInside(ABC):
 
     @classmethod
     @abstractmethod
-    def usual(cls, source: Source, method: Method, head: HeadDescription | None) -> DraftInside:
+    def usual(cls, source: Source, method: Method, head: HeadDescription | None) -> EngineDraft:
         """Returns the draft of a recipe's method with its default size, with its head if it has one.
 
         Raises ModelError for a head, or a target, that it cannot be in.
         """
 
     @abstractmethod
-    def of_size(self, size: int) -> DraftInside:
+    def of_size(self, size: int) -> EngineDraft:
         """Returns the draft that proposes so many tokens in each step; raises ValueError for too many.
 
         If other options set the number, it raises ValueError for any other one. `error.args` has the problem
@@ -64,7 +64,7 @@ class DraftInside(ABC):
         """The number of its layers whose keys and values are in the target's KV cache, of the same sizes."""
         return 0
 
-    def misfit(self, mapping: Mapping) -> Finding | None:
+    def misfit(self, mapping: RankMapping) -> Finding | None:
         """Returns why it cannot be split over the target's ranks; None if it can be, as the target is."""
         return None
 
@@ -77,16 +77,20 @@ class DraftInside(ABC):
     def digested(self) -> dict[str, Any]:
         """Returns what a checkpoint depends on beside the files of target and head."""
 
-    @abstractmethod
-    def draw(self, source: Source, options: ConvertOptions) -> Blueprint:
-        """Plans the checkpoint of the target with the draft in it.
+    def config(
+        self, source: Source, options: ConvertOptions, of_target: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Returns the `config.json` of the checkpoint with the draft in it, from that of the target alone."""
+        return of_target
 
-        Raises ModelError for a draft or a target that the engine cannot have, and what `draw` raises.
-        """
-
-    @abstractmethod
     def weights(self) -> Iterator[FamilyTensor]:
         """Yields what the checkpoint has beside the target's weights."""
+        yield from ()
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The Hugging Face tensors of these weights, by name."""
+        return {}
 
     @abstractmethod
     def parameters(self, *, of_engine: bool) -> dict[str, str]:
@@ -94,8 +98,3 @@ class DraftInside(ABC):
 
         That is the engine's own model, or else the one in front, which has the engines in its process.
         """
-
-
-def draw_whole(source: Source, options: ConvertOptions, inside: DraftInside | None) -> Blueprint:
-    """Plans the checkpoint of a model, with a draft in it if it has one; raises what both ways raise."""
-    return inside.draw(source, options) if inside else draw(source, options)
