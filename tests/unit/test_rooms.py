@@ -145,6 +145,12 @@ def test_nothing_compares_the_name_of_a_backend() -> None:
     assert wrong == []
 
 
+def test_few_places_ask_of_what_kind_a_backend_is() -> None:
+    """A backend says what it can do; whoever asks its kind acts for it, and must know of each new one."""
+    asks = [file for file in HOUSE.rglob("*.py") if ".builds_engines" in file.read_text(encoding="utf-8")]
+    assert len([file for file in asks if file.relative_to(HOUSE).parts[0] != "backends"]) <= 3
+
+
 def test_a_class_name_stands_for_one_thing() -> None:
     names = Counter(
         node.name

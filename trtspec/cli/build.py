@@ -7,7 +7,6 @@ import typer
 import trtspec
 from trtspec.cli.terminal.build_options import BuildCommandOptions
 from trtspec.cli.terminal.engines import require_engines
-from trtspec.cli.terminal.entries import print_pushed
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.signals import ended_by_sigterm
 from trtspec.cli.terminal.steps import PlannedSteps, RunSteps, tell_costs
@@ -83,6 +82,8 @@ def _make(options: BuildCommandOptions) -> None:
     tell_costs(done.plan, done.steps)
     out.show(RunSteps(done), as_json=options.json)
     if done.pushed is not None:
+        from trtspec.cli.store import print_pushed
+
         print_pushed(done.pushed)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +15,6 @@ import trtspec
 from trtspec.base.errors import StoreError, UnavailableError
 from trtspec.base.findings import as_json
 from trtspec.base.units import three_digits
-from trtspec.cli.terminal.entries import entry_as_json, print_pushed
 from trtspec.cli.terminal.options import DryRunOption, JsonOption, OutputOption, RecipeArgument
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.signals import ended_by_sigterm
@@ -201,7 +201,7 @@ class StoreList:
         out.table(rows, header=("digest", "name", "what", "for", "size", "created"))
 
     def as_json(self) -> list[dict[str, Any]]:
-        return [entry_as_json(entry) for entry in self.entries]
+        return [_entry_as_json(entry) for entry in self.entries]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ class ShownEntry:
     def as_json(self) -> dict[str, Any]:
         entry = self.entry
         files = {path: {"size": file.size, "sha256": file.sha256} for path, file in entry.files.items()}
-        return entry_as_json(entry) | {"key": entry.key, "files": files, "manifest": entry.manifest}
+        return _entry_as_json(entry) | {"key": entry.key, "files": files, "manifest": entry.manifest}
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ class PrunedStore:
         out.status(f"{len(gone.entries)} entries and {len(gone.names)} files of {size} {verb}")
 
     def as_json(self) -> dict[str, Any]:
-        entries, files = [entry_as_json(entry) for entry in self.gone.entries], len(self.gone.names)
+        entries, files = [_entry_as_json(entry) for entry in self.gone.entries], len(self.gone.names)
         return {"entries": entries, "files": files, "size": self.gone.size, "dry_run": self.dry_run}
 
 
@@ -279,6 +279,26 @@ class VerifiedStore:
         damaged = [entry.digest for entry in self.found.damaged()]
         content = {"entries": len(self.found.entries), "size": self.found.size, "damaged": damaged}
         return content | as_json(self.found.findings)
+
+
+def print_pushed(entries: Sequence[Entry]) -> None:
+    """Prints what a push has put into the store."""
+    for entry in entries:
+        out.status(f"pushed {entry.role} {entry.digest[:12]}, {three_digits(entry.size)}")
+    if not entries:
+        out.status("the store has it all")
+
+
+def _entry_as_json(entry: Entry) -> dict[str, Any]:
+    platform = {key: getattr(entry.platform, key) for key in ("backend", "sm", "tensorrt", "tensorrt_llm")}
+    return {
+        "digest": entry.digest,
+        "name": entry.name,
+        "role": entry.role,
+        "platform": platform,
+        "size": entry.size,
+        "created": entry.created,
+    }
 
 
 COMMANDS = (push, pull, list_, show, prune, verify)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterator
@@ -11,11 +12,66 @@ from threading import Thread
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from tests.fakes.kubernetes import protobuf
 from tests.fakes.kubernetes.controllers import Pod, stamp
 from tests.fakes.kubernetes.discovery import told
 from tests.fakes.kubernetes.emulator import Emulator, Refused
 from tests.fakes.kubernetes.objects import Json
+
+_PROTOBUF = "application/vnd.kubernetes.protobuf"
+_MAGIC = b"k8s\0"
+_NAME, _LABELS = 1, 11  # of ObjectMeta
+
+
+def _secret(body: bytes) -> Json:
+    """The Secret in an envelope of Kubernetes, as Go's client writes it for Helm.
+
+    The fields are those of k8s.io/api/core/v1/generated.proto and apimachinery's meta/v1 and runtime.
+    """
+    assert body.startswith(_MAGIC)
+    raw = dict(_fields(body[len(_MAGIC) :]))[2]
+    metadata: Json = {"labels": {}}
+    data, kind = {}, ""
+    for number, value in _fields(raw):
+        if number == 1:
+            for part, content in _fields(value):
+                if part == _NAME:
+                    metadata["name"] = content.decode()
+                elif part == _LABELS:
+                    key, label = _entry(content)
+                    metadata["labels"][key] = label.decode()
+        elif number == 2:
+            key, content = _entry(value)
+            data[key] = base64.b64encode(content).decode()
+        elif number == 3:
+            kind = value.decode()
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": kind, "data": data}
+
+
+def _entry(entry: bytes) -> tuple[str, bytes]:
+    parts = dict(_fields(entry))
+    return parts[1].decode(), parts.get(2, b"")
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """The fields of a message that have a length, by their numbers; numbers are left out."""
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        size, at = _varint(message, at)
+        if tag & 7 == 2:
+            yield tag >> 3, message[at : at + size]
+            at += size
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at
+
 
 _PATH = re.compile(
     r"^/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+)/(?P<version>[^/]+))/namespaces/(?P<namespace>[^/]+)"
@@ -34,8 +90,8 @@ def served(emulator: Emulator) -> Iterator[str]:
         def _answer(self) -> None:
             size = int(self.headers.get("Content-Length") or 0)
             sent = self.rfile.read(size)
-            is_protobuf = self.headers.get("Content-Type") == protobuf.KIND
-            body = json.dumps(protobuf.secret(sent)) if is_protobuf and size else sent.decode()
+            is_protobuf = self.headers.get("Content-Type") == _PROTOBUF
+            body = json.dumps(_secret(sent)) if is_protobuf and size else sent.decode()
             with emulator.lock:
                 try:
                     status, text, kind = 200, *_answer(emulator, self.command, self.path, body, self.headers)

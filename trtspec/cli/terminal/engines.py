@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtspec.backends.recipes import load, runner_of
-from trtspec.backends.table import backend_named
 from trtspec.base.errors import RecipeError
 from trtspec.pipeline.plan.resolved import asked_backend
 
@@ -21,9 +20,8 @@ def require_engines(recipe: Path, lacking: str, backend: str | None = None) -> L
     `lacking` is what there is not then, and `backend` what `--backend` says.
     """
     loaded = load(recipe, asked_backend({"engine.backend": backend}, os.environ))
-    found = loaded.recipe.backend
-    if not backend_named(found).builds_engines:
-        problem = f"{found} loads the models itself, so there is {lacking}"
+    if not runner_of(loaded.recipe).builds_engines:
+        problem = f"{loaded.recipe.backend} loads the models itself, so there is {lacking}"
         error = loaded.problem("engine.backend", problem, "trtspec build and trtspec deploy are all it needs")
         raise RecipeError(recipe, [error])
     return loaded
