@@ -13,11 +13,12 @@ import shutil
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
+from types import MappingProxyType
 from typing import Any
 
 from trtspec.base.atomic import publish
@@ -27,7 +28,16 @@ from trtspec.base.locks import locked
 from trtspec.base.progress import Advance, Progress, no_progress
 from trtspec.base.threads import in_threads
 from trtspec.base.units import lacking
-from trtspec.models.source import INDEX, SINGLE, Source, has_file, read_index, read_tensors, refuse_foreign
+from trtspec.models.source import (
+    INDEX,
+    SINGLE,
+    Source,
+    data_start,
+    has_file,
+    read_index,
+    read_tensors,
+    refuse_foreign,
+)
 from trtspec.models.tokenizer import copy_tokenizer
 
 COMMIT = re.compile("[0-9a-f]{40}")
@@ -212,6 +222,17 @@ def headers_of(snapshot: Path) -> Path:
     return cache_folder() / "outlines" / snapshot.parent.parent.name / snapshot.name
 
 
+def downloaded(file: Path) -> Path:
+    """Returns a weight file of a snapshot, if it was downloaded since `file` got its header; else `file`."""
+    folder = file.parent
+    if not (folder / _DIGESTS).is_file():
+        return file
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    whole = Path(HF_HUB_CACHE, folder.parent.name, "snapshots", folder.name, file.name)
+    return whole if whole.is_file() else file
+
+
 def digests_of_weights(folder: Path) -> Mapping[str, str]:
     """The SHA-256 of each weight file that was not downloaded, by name; empty for a folder with weights."""
     file = folder / _DIGESTS
@@ -229,14 +250,34 @@ def digests_of_blobs(folder: Path) -> Mapping[str, str]:
 
 def is_headers_only(source: Source) -> bool:
     """Returns True if the weights of this model are not on this machine."""
-    return (source.folder / _DIGESTS).is_file()
+    files = {tensor.file for tensor in source.tensors.values()}
+    return (source.folder / _DIGESTS).is_file() and any(downloaded(file) == file for file in files)
 
 
-def check_weights(source: Source) -> None:
-    """Raises ModelError if the weights, which are about to be read, are not on this machine."""
+def with_weights(source: Source) -> Source:
+    """Returns the model, whose weights are about to be read, where they are now.
+
+    Raises ModelError if they are not on this machine.
+    """
+    if not (source.folder / _DIGESTS).is_file():
+        return source
     if is_headers_only(source):
         problem = "has only the headers of a model, and its build has changed meanwhile"
         raise ModelError(source.folder, problem, "run the command again")
+    files = {file: downloaded(file) for file in {tensor.file for tensor in source.tensors.values()}}
+    # The header that the Hub tells is written in another way.
+    by = {file: data_start(whole) - data_start(file) for file, whole in files.items()}
+    tensors = {
+        name: replace(
+            tensor,
+            file=files[tensor.file],
+            start=tensor.start + by[tensor.file],
+            end=tensor.end + by[tensor.file],
+        )
+        for name, tensor in source.tensors.items()
+    }
+    folder = next(iter(files.values())).parent
+    return replace(source, folder=folder, tensors=MappingProxyType(tensors))
 
 
 def _outline(repo_id: str, folder: Path, name: str) -> int:

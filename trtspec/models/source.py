@@ -408,6 +408,12 @@ def read_header(file: Path) -> dict[str, Tensor]:
     return {tensor.name: tensor for tensor in tensors}
 
 
+def data_start(file: Path) -> int:
+    """Returns the first byte of the data in a safetensors file that was read before."""
+    with open_file(file) as stream:
+        return 8 + int.from_bytes(stream.read(8), "little")
+
+
 def _position(tensor: Tensor) -> tuple[int, int]:
     return tensor.start, tensor.end
 

@@ -15,7 +15,6 @@ from trtspec.backends.backend import Backend
 from trtspec.backends.launch import FILE, ServerLaunch
 from trtspec.backends.planner import Planner
 from trtspec.backends.served.inputs import LaunchInputs, LaunchModel, ServerRelease
-from trtspec.base.digest import digest_of
 from trtspec.base.environment import is_secret
 from trtspec.base.findings import Finding, errors
 from trtspec.base.progress import Advance
@@ -30,7 +29,7 @@ from trtspec.models.mtp import MtpLayers, mtp_layers
 from trtspec.models.source import INDEX, Source, has_file, read_hf_config
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.depending import depending
-from trtspec.pipeline.plan.facts import HeadFacts, ModelFacts, PlanFacts, digest_of_files, is_weight
+from trtspec.pipeline.plan.facts import HeadFacts, ModelFacts, PlanFacts, is_weight, made_of
 from trtspec.pipeline.plan.memory import are_reckoned, budget_of, kv_of_layer
 from trtspec.pipeline.plan.resolved import (
     Choice,
@@ -136,7 +135,7 @@ def launch_steps(launch: ServerLaunch) -> Iterator[Step]:
             inputs=(),
             output=name,
             command=(),
-            digest=digest_of(text),
+            made_of=text,
             action=partial(_write, text),
         )
     yield Step(
@@ -145,7 +144,7 @@ def launch_steps(launch: ServerLaunch) -> Iterator[Step]:
         inputs=launch.models,
         output=FILE,
         command=(),
-        digest=digest_of(asdict(launch)),
+        made_of=asdict(launch),
         action=partial(_write, launch.to_json()),
     )
 
@@ -162,7 +161,7 @@ def _head_step(resolved: Resolved, found: HeadFacts) -> Step:
         inputs=(found.name,),
         output=OUTPUT,
         command=(),
-        digest=digest_of_files(is_weight, found, unsaid=dict(found.head.unsaid)),
+        made_of=made_of(is_weight, found, unsaid=dict(found.head.unsaid)),
         action=partial(_write_head, found.head),
     )
 

@@ -15,13 +15,12 @@ from typing import Literal
 
 from trtspec.base.progress import Advance, Progress, no_progress
 from trtspec.base.roles import Role
-from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, with_files
+from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, completed
 from trtspec.pipeline.build.preflight import look_ahead
 from trtspec.pipeline.build.stored import check_key, push_build
 from trtspec.pipeline.report.report import recorded
 from trtspec.pipeline.run.runner import run
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps.pull import unbuilt
 from trtspec.pipeline.steps.steps import Stage, up_to
 from trtspec.pipeline.store.entry import Entry
 from trtspec.pipeline.store.lease import StoreLease, leased
@@ -78,7 +77,7 @@ def build(
     pushes = store if stage is Stage.BUILD else None
 
     def complete(outline: BuildPlan, *, to_run: bool) -> BuildPlan:
-        made = with_files(outline, store, progress, to_run=to_run)
+        made = completed(outline, store, progress, to_run=to_run)
         if key:
             check_key(made, role, key)
         return made
@@ -118,7 +117,7 @@ def _leased(
     name, tensorrt = made.resolved.loaded.recipe.name, made.facts.host.versions.get("tensorrt")
     engines = {
         (platform.folder, key): (role, platform)
-        for role, platform, key in unbuilt(made.resolved, made.own_steps, made.pending(), tensorrt)
+        for role, platform, key in made.unbuilt(made.pending(), tensorrt)
     }
     with ExitStack() as held:
         leases = dict[Role, StoreLease]()

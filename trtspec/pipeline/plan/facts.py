@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import trtspec.pipeline.repository
 import trtspec.serving
-from trtspec.base.digest import digest_of
 from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
@@ -20,7 +18,6 @@ from trtspec.models.download import (
     cached_folder,
     check_access,
     digests_of_blobs,
-    digests_of_weights,
     fetch,
     headers_of,
     is_whole,
@@ -30,22 +27,13 @@ from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head, read_model
 from trtspec.models.layers import draft_of, num_common
 from trtspec.models.published import published
-from trtspec.models.source import CONFIGS, INDEX, Source, has_file
+from trtspec.models.source import CONFIGS, INDEX, SINGLE, Source, has_file
 from trtspec.models.tokenizer import TOKENIZER_FILES, tokenizer_files
 from trtspec.pipeline.machine.host import Host
-from trtspec.pipeline.run.records import FileDigests
+from trtspec.pipeline.run.records import Stamp, stamps
 from trtspec.recipe.layers import AUTO
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Draft, Recipe, RecipeModel
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetFacts:
-    """The texts that a model is calibrated with, or that the layers of a draft are chosen by."""
-
-    dataset: Dataset
-    digest: str | None
-    """The SHA-256 of the file; None if it was not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +48,17 @@ class ModelFacts:
     """If the layers of a draft are searched, the source has as many layers as the draft will have; the build
     finds out which.
     """
-    digests: Mapping[str, str] | None
-    """The SHA-256 of each file that a build reads, by its name; None if they were not asked for."""
-    dataset: DatasetFacts | None = None
-    """None for a model that is not calibrated."""
-    search: DatasetFacts | None = None
+    files: Mapping[str, Path | str] = field(default_factory=dict)
+    """The files that a build reads, by their names; of one that is not read its SHA-256."""
+    dataset: Dataset | None = None
+    """The texts that it is calibrated with; None for a model that is not."""
+    search: Dataset | None = None
     """The texts that the layers of a draft are searched by; None too for trtspec's own texts."""
     num_common: int = 0
     """The number of values in a draft's weights that its target has too, as far as both are on this machine.
     """
-    adapter: Mapping[str, str] | None = field(default_factory=dict)
-    """The SHA-256 of each file of its LoRA adapter, by its path; None if they were not asked for."""
+    adapter: Mapping[str, Path] = field(default_factory=dict)
+    """The files of its LoRA adapter, by paths that begin with the name of its folder."""
     not_read: TrtspecError | None = None
     """The reason why the model's files cannot be had, and the facts are those of trtspec's table of published
     models; None if its files were read.
@@ -91,9 +79,11 @@ class PlanFacts:
     models: Mapping[Role, ModelFacts]
     """Lacks a draft that is a head."""
     host: Host
-    serving_code: str
-    """The digest of the code that a model repository carries."""
     head: HeadFacts | None = None
+    serving_code: tuple[Path, ...] = ()
+    """The Python files that a model repository is made of."""
+    read: Mapping[Path, Stamp | None] = field(default_factory=dict)
+    """The files of the models, as they were before they were read; None for one that was not there."""
 
     @property
     def all_models(self) -> Mapping[Role, ModelFacts]:
@@ -116,57 +106,54 @@ _HUB_TIMEOUT_S = 1.5
 def gather(
     loaded: LoadedRecipe,
     host: Host,
-    digests: FileDigests | None,
-    weights: Collection[Role],
     watch: Progress,
     *,
     is_whole: bool = False,
     offline: bool = False,
     asks: bool = True,
 ) -> PlanFacts:
-    """Reads the models and the code that repositories carry, and returns the facts.
+    """Reads the models, each file once, and returns the facts; weights are not downloaded.
 
-    `weights` are the roles whose weights are needed, and downloaded if they are not here. Without `digests`
-    no file of a model is hashed, and the facts do not tell whether a step is done. With `offline`, which goes
-    with neither, a published model that the Hub does not give is what trtspec's table says of it. Without
+    With `offline` a published model that the Hub does not give is what trtspec's table says of it. Without
     `asks`, which goes with `offline`, the Hub is not asked. Raises ModelError, TensorError or DatasetError
     for what cannot be read, and UnavailableError for a disk without room.
     """
     recipe, here, has_head = loaded.recipe, loaded.path.parent, loaded.recipe.speculation.method.is_head
     known = _published(recipe) if offline else {}
     not_given = refused(loaded, known) if asks else absent(loaded)
-    models, head = dict[Role, ModelFacts](), None
+    models, head, read = dict[Role, ModelFacts](), None, dict[Path, Stamp | None]()
     for role, location in loaded.locations.items():
         model, error, is_head = recipe.models[role], not_given.get(role), has_head and role is Role.DRAFT
         calibration = recipe.calibration(model)
         texts = calibration.dataset if calibration else None
-        adapter = _adapter(model, here, digests)
+        adapter = _adapter(model, here)
         if error and role in known and not is_head:
             # Its texts are not asked for either.
-            own = Dataset(texts, Path(texts), None) if texts and not known[role].scheme else None
-            dataset = DatasetFacts(own, None) if own else None
+            dataset = Dataset(texts, Path(texts), None) if texts and not known[role].scheme else None
+            files = {name: known[role].folder / name for name in ("config.json", "tokenizer.json", SINGLE)}
             models[role] = ModelFacts(
-                model.model, None, known[role], None, dataset, adapter=adapter, not_read=error
+                model.model, None, known[role], files, dataset, adapter=adapter, not_read=error
             )
             continue
         if error and not (asks and isinstance(error, UnavailableError)):
             raise error
         # A head is downloaded whole: it is small, and which tokens it knows is among its tensors.
         folder = (
-            fetch(location, model.revision, watch, weights=role in weights or is_head)
+            fetch(location, model.revision, watch, weights=is_head)
             if asks
             else kept(location, model.revision, is_head=is_head)
         )
         commit = None if folder == location else folder.name
+        read = stamps(_files(folder)) | read
         if is_head:
-            head = _head(model.model, commit, folder, models[Role.TARGET].source, digests)
+            head = _head(model.model, commit, folder, models[Role.TARGET].source)
             continue
-        facts = _model(model.model, commit, folder, digests, is_whole=is_whole)
-        dataset = None if facts.source.scheme else _dataset(texts, here, digests, asks=asks)
+        facts = _model(model.model, commit, folder, is_whole=is_whole)
+        dataset = find_dataset(texts, here, asks=asks) if texts and not facts.source.scheme else None
         models[role] = replace(facts, dataset=dataset, adapter=adapter)
     if recipe.draft and not has_head:
-        models[Role.DRAFT] = _draft(recipe, recipe.draft, models, here, digests, asks=asks)
-    return PlanFacts(models, host, _serving_code(digests), head)
+        models[Role.DRAFT] = _draft(recipe, recipe.draft, models, here, asks=asks)
+    return PlanFacts(models, host, head, _serving_code(), read)
 
 
 def _published(recipe: Recipe) -> dict[Role, Source]:
@@ -213,31 +200,25 @@ def _refusal(model: RecipeModel) -> TrtspecError | None:
     return None
 
 
-def _model(
-    name: str, commit: str | None, folder: Path, digests: FileDigests | None, *, is_whole: bool
-) -> ModelFacts:
+def _model(name: str, commit: str | None, folder: Path, *, is_whole: bool) -> ModelFacts:
     """Returns the facts about a model, without its texts; one that another server loads `is_whole`."""
-    _note(folder, digests)
-    source, is_told = read_model(folder, whole=is_whole), is_whole and commit is not None
-    tokenizer = [folder / name for name in tokenizer_files(folder)]
-    told = {**digests_of_weights(folder), **(digests_of_blobs(folder) if is_told else {})}
-    known = digests.by_name((*source.files, *tokenizer), name, told) if digests else None
-    return ModelFacts(name, commit, source, known)
+    source = read_model(folder, whole=is_whole)
+    files = {
+        file.name: file for file in (*source.files, *(folder / each for each in tokenizer_files(folder)))
+    }
+    told = digests_of_blobs(folder) if is_whole and commit is not None else {}
+    return ModelFacts(name, commit, source, {each: told.get(each, file) for each, file in files.items()})
 
 
-def _note(folder: Path, digests: FileDigests | None) -> None:
-    """Notes all files of a model's folder that are read, or would be read if they were there."""
-    if digests:
-        names = {*CONFIGS, INDEX, *TOKENIZER_FILES, *tokenizer_files(folder)}
-        digests.note(folder / name for name in sorted(names))
-        digests.note(folder.glob("*.safetensors"))
+def _files(folder: Path) -> Iterator[Path]:
+    """Yields the files of a model's folder that are read, or would be read if they were there."""
+    for name in (*CONFIGS, INDEX, *TOKENIZER_FILES, *tokenizer_files(folder)):
+        yield folder / name
+    yield from folder.glob("*.safetensors")
 
 
-def _head(
-    name: str, commit: str | None, folder: Path, target: Source, digests: FileDigests | None
-) -> HeadFacts:
+def _head(name: str, commit: str | None, folder: Path, target: Source) -> HeadFacts:
     """Returns the facts of a head; it reads the target's states, so its sizes are the target's."""
-    _note(folder, digests)
     head = read_head(folder)
     tensors, layer = head.tensors, head.layer or {"num_hidden_layers": 0}
     source = replace(
@@ -252,71 +233,42 @@ def _head(
         tensors=tensors,
     )
     files = {folder / "config.json", *(tensor.file for tensor in tensors.values())}
-    known = digests.by_name(sorted(files), name, {}) if digests else None
-    return HeadFacts(name, commit, source, known, head=head)
+    return HeadFacts(name, commit, source, {file.name: file for file in sorted(files)}, head=head)
 
 
 def _draft(
-    recipe: Recipe,
-    draft: Draft,
-    models: Mapping[Role, ModelFacts],
-    here: Path,
-    digests: FileDigests | None,
-    *,
-    asks: bool,
+    recipe: Recipe, draft: Draft, models: Mapping[Role, ModelFacts], here: Path, *, asks: bool
 ) -> ModelFacts:
     """Returns the facts of the draft beside its target: the layers of it that it is, and what both share."""
     target, facts = models[Role.TARGET], models[Role.DRAFT]
     source = draft_of(facts.source, draft)
     common = 0 if target.not_read or facts.not_read else num_common(target.source, source)
     texts = recipe.layer_texts if draft.layers_of_target == AUTO else None
-    return replace(facts, source=source, search=_dataset(texts, here, digests, asks=asks), num_common=common)
+    search = find_dataset(texts, here, asks=asks) if texts else None
+    return replace(facts, source=source, search=search, num_common=common)
 
 
-def _dataset(
-    texts: str | None, here: Path, digests: FileDigests | None, *, asks: bool
-) -> DatasetFacts | None:
-    """Returns the facts about the file of texts that the recipe in the folder `here` names, if any."""
-    if texts is None:
-        return None
-    dataset = find_dataset(texts, here, asks=asks)
-    if digests is None:
-        return DatasetFacts(dataset, None)
-    digests.note([dataset.file])
-    return DatasetFacts(dataset, digests.of(dataset.file))
-
-
-def _adapter(model: RecipeModel, here: Path, digests: FileDigests | None) -> dict[str, str] | None:
-    """Returns the digests of the LoRA adapter that the recipe in the folder `here` names for a model."""
+def _adapter(model: RecipeModel, here: Path) -> dict[str, Path]:
+    """Returns the files of the LoRA adapter that the recipe in the folder `here` names for a model."""
     if "lora_dir" not in model.build:
         return {}
-    if digests is None:
-        return None
     folder = here / str(model.build["lora_dir"])
-    digests.note(file for file in folder.rglob("*") if not file.is_dir() and has_file(file))
-    return digests.of_tree(folder)
+    files = (file for file in folder.rglob("*") if not file.is_dir() and has_file(file))
+    return {file.relative_to(folder.parent).as_posix(): file for file in files}
 
 
-def _serving_code(digests: FileDigests | None) -> str:
-    """Returns the digest of the Python files that `write_repository` copies or generates from."""
+def _serving_code() -> tuple[Path, ...]:
+    """Returns the Python files that `write_repository` copies or generates from."""
     rooms = [
         Path(room) for package in (trtspec.serving, trtspec.pipeline.repository) for room in package.__path__
     ]
-    files = sorted(file for room in rooms for file in room.rglob("*.py"))
-    if digests:
-        digests.note(files)
-    return digest_of([[file.name, hashlib.sha256(file.read_bytes()).hexdigest()] for file in files])
+    return tuple(sorted(file for room in rooms for file in room.rglob("*.py")))
 
 
-def digest_of_files(reads: Callable[[str], bool], *models: ModelFacts, **values: Any) -> str | None:
-    """Returns a digest of `values` and of the models' files whose names `reads` accepts.
-
-    It is None if the digests of the files are not known.
-    """
-    if any(model.digests is None for model in models):
-        return None
-    chosen = [{name: sha for name, sha in (model.digests or {}).items() if reads(name)} for model in models]
-    return digest_of([chosen, values])
+def made_of(reads: Callable[[str], bool], *models: ModelFacts, **values: Any) -> list[Any]:
+    """Returns `values` and the models' files whose names `reads` accepts, for `Step.made_of`."""
+    files = [{name: file for name, file in model.files.items() if reads(name)} for model in models]
+    return [files, values]
 
 
 def is_tokenizer(name: str) -> bool:

@@ -56,12 +56,13 @@ def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progres
                 continue
             if [step for step in undone if records.pop(step.name, None)]:
                 write_records(build, records)
+            made_of = [digests.of_step(step) for step in undone]
             jobs = [partial(_make, step, build, digests) for step in undone]
             with watch(" and ".join(step.name for step in undone), undone[0].size) as advance:
                 for index, seconds in run_together(jobs, advance):
                     step = undone[index]
                     files = files_of(step, build, digests)
-                    records[step.name] = Record(str(step.digest), inputs_of(step, records), files, seconds)
+                    records[step.name] = Record(made_of[index], inputs_of(step, records), files, seconds)
                     write_records(build, records)
                     ran.append(step.name)
         digests.save()
@@ -107,7 +108,7 @@ def _make(step: Step, build: Path, digests: FileDigests, advance: Advance) -> No
     try:
         with named(step):
             try:
-                step.action(made, advance)
+                step.action(made, advance, **digests.filled(step.told, step.name))
             finally:
                 # It may have failed for this reason.
                 digests.check()

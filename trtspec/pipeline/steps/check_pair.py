@@ -7,7 +7,7 @@ from pathlib import Path
 from trtspec.base.findings import Finding
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
-from trtspec.pipeline.plan.facts import PlanFacts, digest_of_files, is_config
+from trtspec.pipeline.plan.facts import PlanFacts, is_config, made_of
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
 
@@ -41,7 +41,7 @@ def step(resolved: Resolved, facts: PlanFacts) -> Step:
     if head := facts.head:
         method = recipe.speculation.method.kind
         kind, summary = HEAD_KIND, f"the head is of method {method}, and fits the target"
-        values = {"head": dict(head.digests or {}), "method": method}
+        values = {"head": dict(head.files), "method": method}
     elif draft and draft.layers is None:
         kind, summary = KIND, "target and draft fit together"
         models.append(facts.models[Role.DRAFT])
@@ -55,6 +55,6 @@ def step(resolved: Resolved, facts: PlanFacts) -> Step:
         inputs=tuple(model.name for model in (*models, *([head] if head else []))),
         output=None,
         command=("trtspec", "check", str(resolved.loaded.path)),
-        digest=digest_of_files(is_config, *models, version=version, **values),
+        made_of=made_of(is_config, *models, version=version, **values),
         action=check,
     )
