@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,8 @@ class TokenizerTraits:
     """
     merges: str
     """The rules of the model itself as canonical JSON, equal exactly if the settings are."""
+    ids: Mapping[str, int]
+    """The ids of the tokens as the file writes them."""
     named: Mapping[str, int | None]
     """The ids of the bos, eos and pad tokens that `tokenizer_config.json` names."""
     chat_templates: Mapping[str, str]
@@ -92,12 +94,27 @@ class TokenizerTraits:
         return quoted in self.stages["post_processor"] or token.content in templates
 
 
-def read_tokenizer(folder: Path) -> TokenizerTraits:
-    """Reads `tokenizer.json` and, where they exist, the config and the chat template; raises ModelError."""
+def read_tokenizer(folder: Path, like: TokenizerTraits | None = None) -> TokenizerTraits:
+    """Reads `tokenizer.json` and, where they exist, the config and the chat template; raises ModelError.
+
+    The tokens are those of `like` if both have the same file: drafts often have their target's.
+    """
     file, found = folder / "tokenizer.json", tokenizer_files(folder)
     if file.name not in found:
         repair = "save the fast tokenizer: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         raise ModelError(folder, "has no tokenizer.json", repair)
+    same = like if like and read_file(file) == read_file(like.file) else _read_tokens(file)
+    config = folder / "tokenizer_config.json"
+    settings = read_json(config) if config.name in found else {}
+    templates: Mapping[str, str] = {}
+    with suppress(*BROKEN):  # A server with such a one answers no chats, and serves everything else.
+        templates = chat_templates(folder, settings)
+    named = {name: same.ids.get(_content(settings.get(name))) for name in _NAMED}
+    return replace(same, file=file, named=named, chat_templates=templates)
+
+
+def _read_tokens(file: Path) -> TokenizerTraits:
+    """Reads what `tokenizer.json` has."""
     content = read_json(file)
     try:
         vocabulary = dict(_vocabulary(content["model"]))
@@ -109,12 +126,6 @@ def read_tokenizer(folder: Path) -> TokenizerTraits:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         problem = f"is not a tokenizer of the tokenizers library ({type(error).__name__}: {error})"
         raise ModelError(file, problem, "download the file again") from None
-    config = folder / "tokenizer_config.json"
-    settings = read_json(config) if config.name in found else {}
-    templates: Mapping[str, str] = {}
-    with suppress(*BROKEN):  # A server with such a one answers no chats, and serves everything else.
-        templates = chat_templates(folder, settings)
-    ids = {**vocabulary, **{token.content: token_id for token_id, token in added.items()}}
     return TokenizerTraits(
         file=file,
         kind=kind,
@@ -122,8 +133,9 @@ def read_tokenizer(folder: Path) -> TokenizerTraits:
         added=added,
         stages={stage: _canonical(content.get(stage)) for stage in _STAGES},
         merges=merges,
-        named={name: ids.get(_content(settings.get(name))) for name in _NAMED},
-        chat_templates=templates,
+        ids={**vocabulary, **{token.content: token_id for token_id, token in added.items()}},
+        named={},
+        chat_templates={},
     )
 
 
@@ -179,10 +191,14 @@ def _is_byte_level(content: Mapping[str, Any]) -> bool:
     return False
 
 
+_LETTERS = {**dict.fromkeys(range(256), 0xFFFF), **{ord(char): byte for char, byte in BYTE_OF_CHAR.items()}}
+"""The byte of each letter; what is none is no byte either."""
+
+
 def _byte_level(token: str) -> bytes:
     try:
-        return bytes([BYTE_OF_CHAR[letter] for letter in token])
-    except KeyError:
+        return token.translate(_LETTERS).encode("latin-1")
+    except UnicodeEncodeError:
         return token.encode()
 
 

@@ -76,7 +76,8 @@ def inspect_pair(
     sides, alone = dict[Role, Member](), list[Finding]()
     for role, source in sources.items():
         overrides = backend.overrides(recipe) if role is Role.TARGET else {}
-        side = member_of(source, for_engines=backend.builds_engines, overrides=overrides)
+        like = next((side.tokenizer for side in sides.values()), None)
+        side = member_of(source, for_engines=backend.builds_engines, overrides=overrides, like=like)
         # The scales of an FP8 model are among its weights, which are not read here.
         if backend.builds_engines and source.layers is None and source.scheme is None:
             check_tensors(source, family_of(source).weights(source), None)
