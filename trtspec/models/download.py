@@ -11,7 +11,8 @@ import json
 import re
 import shutil
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +27,7 @@ from trtspec.base.cache import cache_folder
 from trtspec.base.errors import DatasetError, ModelError, TensorError, TrtspecError, UnavailableError
 from trtspec.base.locks import locked
 from trtspec.base.progress import Advance, Progress, no_progress
+from trtspec.base.roles import Role
 from trtspec.base.threads import in_threads
 from trtspec.base.units import lacking
 from trtspec.models.source import (
@@ -39,6 +41,8 @@ from trtspec.models.source import (
     refuse_foreign,
 )
 from trtspec.models.tokenizer import copy_tokenizer
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.schema import RecipeModel
 
 COMMIT = re.compile("[0-9a-f]{40}")
 _TRANSPORTS = ("requests", "urllib3", "httpx", "httpcore")
@@ -250,8 +254,7 @@ def digests_of_blobs(folder: Path) -> Mapping[str, str]:
 
 def is_headers_only(source: Source) -> bool:
     """Returns True if the weights of this model are not on this machine."""
-    files = {tensor.file for tensor in source.tensors.values()}
-    return (source.folder / _DIGESTS).is_file() and any(downloaded(file) == file for file in files)
+    return (source.folder / _DIGESTS).is_file()
 
 
 def with_weights(source: Source) -> Source:
@@ -259,12 +262,12 @@ def with_weights(source: Source) -> Source:
 
     Raises ModelError if they are not on this machine.
     """
-    if not (source.folder / _DIGESTS).is_file():
+    if not is_headers_only(source):
         return source
-    if is_headers_only(source):
+    files = {file: downloaded(file) for file in {tensor.file for tensor in source.tensors.values()}}
+    if any(file == whole for file, whole in files.items()):
         problem = "has only the headers of a model, and its build has changed meanwhile"
         raise ModelError(source.folder, problem, "run the command again")
-    files = {file: downloaded(file) for file in {tensor.file for tensor in source.tensors.values()}}
     # The header that the Hub tells is written in another way.
     by = {file: data_start(whole) - data_start(file) for file, whole in files.items()}
     tensors = {
@@ -375,27 +378,25 @@ def kept(location: Path | str, revision: str | None = None, *, is_head: bool = F
     folder = cached_folder(location, revision)
     if folder is None:
         raise UnavailableError(str(location), "is not on this machine, and the Hub was not asked")
-    if folder == location or is_head or is_whole(folder):
+    if folder == location or is_head or not (problem := _lack(folder)):
         return folder
     if (headers := headers_of(folder)).is_dir():
         return headers
-    try:
-        read_tensors(folder)
-        problem = "has no tokenizer.json"
-    except ModelError as error:
-        problem = error.problem
     raise UnavailableError(str(location), f"is incomplete in this machine's Hub cache: {problem}")
 
 
 def is_whole(folder: Path) -> bool:
-    """Returns True if all weights and the tokenizer are there; an interrupted download leaves some files
-    out.
-    """
+    """Says whether all weights and the tokenizer are there."""
+    return _lack(folder) is None
+
+
+def _lack(folder: Path) -> str | None:
+    """Returns what an interrupted download has left out of a folder; None for a whole one."""
     try:
         read_tensors(folder)
-        return has_file(folder / "tokenizer.json")
-    except ModelError:
-        return False
+        return None if has_file(folder / "tokenizer.json") else "has no tokenizer.json"
+    except ModelError as error:
+        return error.problem
 
 
 def _begin(repo_id: str, revision: str | None) -> tuple[Path, list[str]]:
@@ -485,3 +486,61 @@ def _counted(blobs: Mapping[Path, int], advance: Advance) -> Iterator[None]:
         over.set()
         thread.join()
         count()
+
+
+_HUB_TIMEOUT_S = 1.5
+
+
+def find_models(
+    loaded: LoadedRecipe, known: Collection[Role], watch: Progress, *, asks: bool
+) -> dict[Role, Path | TrtspecError]:
+    """Returns the folder of each model of a recipe, or the reason why one that is `known` cannot be had.
+
+    Weights are not downloaded, but a head is: it is small, and which tokens it knows is among its tensors.
+    Without `asks` the Hub is not asked. Raises what `fetch` and `refused` find of one that is not.
+    """
+    models, found = loaded.recipe.models, dict[Role, Path | TrtspecError]()
+    not_given = refused(loaded, known) if asks else {}
+    for role, location in loaded.locations.items():
+        revision, error = models[role].revision, not_given.get(role)
+        is_head = loaded.recipe.speculation.method.is_head and role is Role.DRAFT
+        if error and role in known:
+            found[role] = error
+        elif error and not isinstance(error, UnavailableError):
+            raise error
+        elif asks:
+            found[role] = fetch(location, revision, watch, weights=is_head)
+        else:
+            try:
+                found[role] = kept(location, revision, is_head=is_head)
+            except UnavailableError as lacking:
+                if role not in known:
+                    raise
+                found[role] = lacking
+    return found
+
+
+def refused(loaded: LoadedRecipe, known: Collection[Role] = ()) -> dict[Role, TrtspecError]:
+    """Returns why the Hub does not give those models that this machine lacks; it is asked for all at once.
+
+    A model that is `known` is lacking too where only some of its files are here.
+    """
+    models = loaded.recipe.models
+    on_hub = [role for role, location in loaded.locations.items() if isinstance(location, str)]
+    lacking = [role for role in on_hub if _is_lacking(models[role], is_known=role in known)]
+    with ThreadPoolExecutor(len(Role)) as pool:
+        found = {role: pool.submit(_refusal, models[role]) for role in lacking}
+        return {role: error for role, future in found.items() if (error := future.result())}
+
+
+def _is_lacking(model: RecipeModel, *, is_known: bool) -> bool:
+    folder = cached_folder(model.model, model.revision)
+    return folder is None or (is_known and not is_whole(folder) and not headers_of(folder).is_dir())
+
+
+def _refusal(model: RecipeModel) -> TrtspecError | None:
+    try:
+        check_access(model.model, model.revision, _HUB_TIMEOUT_S)
+    except TrtspecError as error:
+        return error
+    return None

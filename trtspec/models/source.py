@@ -27,7 +27,7 @@ from math import prod
 from pathlib import Path
 from stat import S_ISDIR, S_ISFIFO, S_ISSOCK
 from types import MappingProxyType
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeAlias, TypeVar
 
 from trtspec.base.errors import ModelError, TensorError
 from trtspec.base.units import three_digits
@@ -52,6 +52,28 @@ def open_file(file: Path) -> BinaryIO:
     has_file(file)
     # It is not waited for either if a pipe takes its place now.
     return open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))
+
+
+Stamp: TypeAlias = tuple[str, int]
+"""What tells a file from another in its place: its `file_key`, and the time of its status."""
+
+
+def stamps(files: Iterable[Path]) -> dict[Path, Stamp | None]:
+    """Returns what tells each file from another in its place; None for one that is not there."""
+    found = dict[Path, Stamp | None]()
+    for file in files:
+        try:
+            stat = file.stat()
+        except OSError:
+            found[file] = None
+        else:
+            found[file] = file_key(stat), stat.st_ctime_ns
+    return found
+
+
+def file_key(stat: os.stat_result) -> str:
+    """Returns the device, inode, size and modification time of a file."""
+    return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
 
 
 def read_file(file: Path) -> bytes:

@@ -13,9 +13,9 @@ from trtspec.base.errors import OptionError, UnavailableError
 from trtspec.base.roles import Role
 from trtspec.cli.terminal.output import out
 from trtspec.methods.table import METHODS
+from trtspec.models.download import refused
 from trtspec.models.source import has_file
 from trtspec.pipeline.machine.devices import find_gpus, product_of
-from trtspec.pipeline.plan.facts import refused
 from trtspec.recipe import gpus
 from trtspec.recipe.edit import flow
 from trtspec.recipe.gpus import NONE

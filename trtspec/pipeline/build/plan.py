@@ -13,7 +13,6 @@ from trtspec.base.errors import OptionError
 from trtspec.base.findings import Finding
 from trtspec.base.progress import Progress, no_progress
 from trtspec.base.roles import Role
-from trtspec.models.download import fetch, is_headers_only
 from trtspec.pipeline.machine.host import Host, find_host
 from trtspec.pipeline.plan.facts import PlanFacts, gather
 from trtspec.pipeline.plan.resolved import Chooser, Resolved, asked_backend, build_folder, choose_output
@@ -22,7 +21,7 @@ from trtspec.pipeline.run.runner import named
 from trtspec.pipeline.run.step import Step, name_of
 from trtspec.pipeline.steps import build, check_pair
 from trtspec.pipeline.steps.pull import MAKERS, StoredEngine, engine_platform
-from trtspec.pipeline.steps.steps import make_steps, with_pulls
+from trtspec.pipeline.steps.steps import all_steps, make_steps
 from trtspec.pipeline.store.entry import Platform
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe import gpus
@@ -58,7 +57,7 @@ class BuildPlan:
     resolved: Resolved
     """The consequences of the facts and the recipe."""
     own_steps: list[Step]
-    """The steps that make everything here."""
+    """The steps that make everything here but the manifest."""
     steps: list[Step]
     """The steps that pull the engines that a store has, and make the rest."""
     digests: FileDigests
@@ -81,12 +80,6 @@ class BuildPlan:
     def digest(self, step: Step) -> str | None:
         """Returns the digest of a step; None if it is made of files that are not to be read."""
         return self.digests.of_step(step) if self.is_complete else unread_digest(step)
-
-    def missing(self, names: Collection[str]) -> set[Role]:
-        """Returns the roles whose weights the steps of these names read and this machine lacks."""
-        readers = (step for step in self.steps if step.name in names and step.reads_weights)
-        roles = {step.role for step in readers if step.role}
-        return {role for role in roles if is_headers_only(self.facts.models[role].source)}
 
     def unbuilt(self, undone: Collection[str], tensorrt: str | None) -> Iterator[tuple[Role, Platform, str]]:
         """Yields the engines that would have to be built, with the platform and the key of each in a store.
@@ -121,11 +114,10 @@ def make_plan(
     the engines are built in a container of NVIDIA's image, and not by what is installed here. Engines that
     the `store` has are pulled from it. With `only` the steps are those of one engine.
 
-    The weights of a pair that was never built are read only with `to_run` or a `store`, and downloaded only
-    with `to_run`, if a step will read them. Where they are not read, a published model that the Hub does not
-    give is what trtspec's table says of it. `progress` reports long work. Raises RecipeError, OptionError for
-    an option that does not go with the recipe, PairError for models that do not fit, what `gather` raises,
-    and StoreError.
+    No weights are downloaded. Those of a pair that was never built are not read either, but with `to_run` or
+    a `store`. Where they are not read, a published model that the Hub does not give is what trtspec's table
+    says of it. `progress` reports long work. Raises RecipeError, OptionError for an option that does not go
+    with the recipe, PairError for models that do not fit, what `gather` raises, and StoreError.
     """
     request = PlanRequest(output, backend, layout, container, only)
     loaded = read_request(recipe, request)
@@ -134,7 +126,7 @@ def make_plan(
     reads = to_run or store is not None or has_records(folder)
     made = draw_plan(loaded, host, request, progress, offline=not reads)
     if reads:
-        made = completed(made, store, progress, to_run=to_run)
+        made = completed(made, store)
     return judged(made, made.pending())
 
 
@@ -181,9 +173,9 @@ def draw_plan(
     resolved = resolve(loaded, facts, request.flags, os.environ)
     if request.container and resolved.release is None:
         raise OptionError("container", f"the {resolved.backend} backend builds without a container")
-    steps = make_steps(resolved, facts, request.only)
+    own = make_steps(resolved, facts, request.only)
     digests = FileDigests(resolved.output / FOLDER / "digests.json", progress, facts.read)
-    return BuildPlan(request, facts, resolved, steps, steps, digests)
+    return BuildPlan(request, facts, resolved, own, all_steps(resolved, facts, own, {}), digests)
 
 
 def resolve(
@@ -204,11 +196,10 @@ def resolve(
     return runner_of(loaded.recipe).resolve(choose, facts, output, runners)
 
 
-def completed(made: BuildPlan, store: Store | None, progress: Progress, *, to_run: bool) -> BuildPlan:
+def completed(made: BuildPlan, store: Store | None) -> BuildPlan:
     """Returns the plan with the engines that the store has, so that it tells what is to be done.
 
-    `store` and `to_run` are as for `make_plan`. Raises ChangedError for a file that is not the one any more
-    that the plan has read, StoreError, and what `fetch` raises.
+    Raises StoreError, and ChangedError for a file that is not the one any more that the plan has read.
     """
     undone = pending(made.own_steps, made.output, made.digests)
     engines = list(made.unbuilt(undone, made.facts.host.versions.get("tensorrt"))) if store else []
@@ -219,9 +210,5 @@ def completed(made: BuildPlan, store: Store | None, progress: Progress, *, to_ru
         for role, platform, key in engines
         if store and (entry := store.find(platform, key))
     }
-    steps = with_pulls(made.resolved, made.facts, made.own_steps, found) if found else made.own_steps
-    made = replace(made, steps=steps, found=found, is_complete=True)
-    for role in sorted(made.missing(made.pending())) if to_run else ():
-        model = made.facts.models[role]
-        fetch(model.name, model.revision, progress)
-    return made
+    steps = all_steps(made.resolved, made.facts, made.own_steps, found)
+    return replace(made, steps=steps, found=found, is_complete=True)

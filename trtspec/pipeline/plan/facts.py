@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trtspec.pipeline.repository
 import trtspec.serving
-from trtspec.base.errors import TrtspecError, UnavailableError
+from trtspec.base.errors import TrtspecError
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.texts import Dataset, find_dataset
-from trtspec.models.download import (
-    cached_folder,
-    check_access,
-    digests_of_blobs,
-    fetch,
-    headers_of,
-    is_whole,
-    kept,
-)
+from trtspec.models.download import digests_of_blobs, fetch, find_models, is_headers_only
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head, read_model
 from trtspec.models.layers import draft_of, num_common
 from trtspec.models.published import published
-from trtspec.models.source import CONFIGS, INDEX, SINGLE, Source, has_file
+from trtspec.models.source import CONFIGS, INDEX, SINGLE, Source, Stamp, has_file, stamps
 from trtspec.models.tokenizer import TOKENIZER_FILES, tokenizer_files
 from trtspec.pipeline.machine.host import Host
-from trtspec.pipeline.run.records import Stamp, stamps
 from trtspec.recipe.layers import AUTO
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Draft, Recipe, RecipeModel
@@ -63,6 +54,11 @@ class ModelFacts:
     """The reason why the model's files cannot be had, and the facts are those of trtspec's table of published
     models; None if its files were read.
     """
+
+    @property
+    def download(self) -> Callable[[Progress], Path] | None:
+        """The download of its weights; None if they are on this machine."""
+        return partial(fetch, self.name, self.revision) if is_headers_only(self.source) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +96,6 @@ def portable_name(name: str) -> str:
     return Path(name).name if Path(name).is_absolute() or name.startswith("~") else name
 
 
-_HUB_TIMEOUT_S = 1.5
-
-
 def gather(
     loaded: LoadedRecipe,
     host: Host,
@@ -120,101 +113,49 @@ def gather(
     """
     recipe, here, has_head = loaded.recipe, loaded.path.parent, loaded.recipe.speculation.method.is_head
     known = _published(recipe) if offline else {}
-    not_given = refused(loaded, known) if asks else absent(loaded)
     models, head, read = dict[Role, ModelFacts](), None, dict[Path, Stamp | None]()
-    for role, location in loaded.locations.items():
-        model, error, is_head = recipe.models[role], not_given.get(role), has_head and role is Role.DRAFT
+    for role, place in find_models(loaded, known, watch, asks=asks).items():
+        model = recipe.models[role]
         calibration = recipe.calibration(model)
-        texts = calibration.dataset if calibration else None
-        adapter = _adapter(model, here)
-        if error and role in known and not is_head:
+        texts, adapter = calibration.dataset if calibration else None, _adapter(model, here)
+        if not isinstance(place, Path):
             # Its texts are not asked for either.
             dataset = Dataset(texts, Path(texts), None) if texts and not known[role].scheme else None
             files = {name: known[role].folder / name for name in ("config.json", "tokenizer.json", SINGLE)}
             models[role] = ModelFacts(
-                model.model, None, known[role], files, dataset, adapter=adapter, not_read=error
+                model.model, None, known[role], files, dataset, adapter=adapter, not_read=place
             )
             continue
-        if error and not (asks and isinstance(error, UnavailableError)):
-            raise error
-        # A head is downloaded whole: it is small, and which tokens it knows is among its tensors.
-        folder = (
-            fetch(location, model.revision, watch, weights=is_head)
-            if asks
-            else kept(location, model.revision, is_head=is_head)
-        )
-        commit = None if folder == location else folder.name
-        read = stamps(_files(folder)) | read
-        if is_head:
-            head = _head(model.model, commit, folder, models[Role.TARGET].source)
+        commit = None if place == loaded.locations[role] else place.name
+        tokenizer = tokenizer_files(place)
+        names = {*CONFIGS, INDEX, *TOKENIZER_FILES, *tokenizer}
+        read = stamps([*(place / name for name in sorted(names)), *place.glob("*.safetensors")]) | read
+        if has_head and role is Role.DRAFT:
+            head = _head(model.model, commit, place, models[Role.TARGET].source)
             continue
-        facts = _model(model.model, commit, folder, is_whole=is_whole)
-        dataset = find_dataset(texts, here, asks=asks) if texts and not facts.source.scheme else None
-        models[role] = replace(facts, dataset=dataset, adapter=adapter)
+        source = read_model(place, whole=is_whole)
+        found = {file.name: file for file in (*source.files, *(place / name for name in tokenizer))}
+        told = digests_of_blobs(place) if is_whole and commit is not None else {}
+        dataset = find_dataset(texts, here, asks=asks) if texts and not source.scheme else None
+        models[role] = ModelFacts(
+            model.model,
+            commit,
+            source,
+            {name: told.get(name, file) for name, file in found.items()},
+            dataset,
+            adapter=adapter,
+        )
     if recipe.draft and not has_head:
         models[Role.DRAFT] = _draft(recipe, recipe.draft, models, here, asks=asks)
     return PlanFacts(models, host, head, _serving_code(), read)
 
 
 def _published(recipe: Recipe) -> dict[Role, Source]:
-    """Returns those of the recipe's models that trtspec's table has, without their files."""
+    """Returns those of the recipe's models that trtspec's table has, without their files; it has no heads."""
     found = {role: published(model.model, model.revision) for role, model in recipe.models.items()}
+    if recipe.speculation.method.is_head:
+        del found[Role.DRAFT]
     return {role: source for role, source in found.items() if source}
-
-
-def refused(loaded: LoadedRecipe, known: Collection[Role] = ()) -> dict[Role, TrtspecError]:
-    """Returns why the Hub does not give those models that this machine lacks; it is asked for all at once.
-
-    A model that is `known` is lacking too where only some of its files are here.
-    """
-    models = loaded.recipe.models
-    on_hub = [role for role, location in loaded.locations.items() if isinstance(location, str)]
-    lacking = [role for role in on_hub if _is_lacking(models[role], is_known=role in known)]
-    with ThreadPoolExecutor(len(Role)) as pool:
-        found = {role: pool.submit(_refusal, models[role]) for role in lacking}
-        return {role: error for role, future in found.items() if (error := future.result())}
-
-
-def absent(loaded: LoadedRecipe) -> dict[Role, TrtspecError]:
-    """Returns why models of the Hub cannot be looked at on this machine; the Hub is not asked."""
-    found, recipe = dict[Role, TrtspecError](), loaded.recipe
-    for role, location in loaded.locations.items():
-        is_head = recipe.speculation.method.is_head and role is Role.DRAFT
-        try:
-            kept(location, recipe.models[role].revision, is_head=is_head)
-        except UnavailableError as error:
-            found[role] = error
-    return found
-
-
-def _is_lacking(model: RecipeModel, *, is_known: bool) -> bool:
-    folder = cached_folder(model.model, model.revision)
-    return folder is None or (is_known and not is_whole(folder) and not headers_of(folder).is_dir())
-
-
-def _refusal(model: RecipeModel) -> TrtspecError | None:
-    try:
-        check_access(model.model, model.revision, _HUB_TIMEOUT_S)
-    except TrtspecError as error:
-        return error
-    return None
-
-
-def _model(name: str, commit: str | None, folder: Path, *, is_whole: bool) -> ModelFacts:
-    """Returns the facts about a model, without its texts; one that another server loads `is_whole`."""
-    source = read_model(folder, whole=is_whole)
-    files = {
-        file.name: file for file in (*source.files, *(folder / each for each in tokenizer_files(folder)))
-    }
-    told = digests_of_blobs(folder) if is_whole and commit is not None else {}
-    return ModelFacts(name, commit, source, {each: told.get(each, file) for each, file in files.items()})
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Yields the files of a model's folder that are read, or would be read if they were there."""
-    for name in (*CONFIGS, INDEX, *TOKENIZER_FILES, *tokenizer_files(folder)):
-        yield folder / name
-    yield from folder.glob("*.safetensors")
 
 
 def _head(name: str, commit: str | None, folder: Path, target: Source) -> HeadFacts:

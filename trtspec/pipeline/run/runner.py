@@ -5,7 +5,7 @@ Steps that have GPUs of their own run at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import partial
@@ -48,7 +48,9 @@ def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progres
             if step.output:
                 remove_leftovers(build / step.output)
         names = pending(steps, build, digests)
-        prepare([step for step in steps if step.name in names], watch)
+        undone = [step for step in steps if step.name in names]
+        prepare(undone, watch)
+        fetch_weights(undone, watch)
         records = read_records(build)
         for group in groups(steps):
             undone = [step for step in group if not is_done(step, records, build, digests)]
@@ -89,6 +91,13 @@ def prepare(steps: Sequence[Step], watch: Progress) -> None:
         if step.prepare:
             with named(step):
                 step.prepare(watch)
+
+
+def fetch_weights(steps: Iterable[Step], watch: Progress) -> None:
+    """Downloads the weights that these steps read, as far as this machine lacks them."""
+    for step in steps:
+        if step.fetch:
+            step.fetch(watch)
 
 
 @contextmanager

@@ -42,8 +42,8 @@ class Step:
     """The names of the steps whose outputs the step reads."""
     role: Role | None = None
     """The role of the model that the step is about; None if it has no model of its own."""
-    reads_weights: bool = False
-    """True if the step reads the weights of the model."""
+    fetch: Callable[[Progress], object] | None = field(default=None, repr=False)
+    """Downloads the weights that the step reads; None if it reads none, or they are on this machine."""
     size: int | None = None
     gpus: tuple[str, ...] = ()
     """The UUIDs of GPUs that the step has for itself. Neighbours that both have some are run side by side."""

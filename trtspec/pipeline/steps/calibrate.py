@@ -68,7 +68,7 @@ def step(resolved: Resolved, facts: PlanFacts, role: Role, plan: CalibrationPlan
     return Step(
         kind=KIND,
         role=role,
-        reads_weights=True,
+        fetch=model.download,
         summary=summary,
         inputs=(model.name, dataset.name),
         output=f"{role}/{FILE}",

@@ -48,7 +48,7 @@ def _step(facts: PlanFacts, role: Role, layers: LayersPlan, options: SearchOptio
     return Step(
         kind=KIND,
         role=role,
-        reads_weights=True,
+        fetch=model.download,
         summary=f"the {options.count} layers of the target that foresee most of its answers to {name}",
         inputs=(model.name, name),
         output=f"{role}/{FILE}",

@@ -40,7 +40,7 @@ def step(resolved: Resolved, role: Role) -> Step:
     return Step(
         kind=KIND,
         role=role,
-        reads_weights=True,
+        fetch=model.download,
         summary=f"the {role}{with_heads} as a TensorRT-LLM checkpoint in {_precision(options)}",
         inputs=(
             model.name,
@@ -67,7 +67,7 @@ def proof(resolved: Resolved, role: Role) -> Step:
     return Step(
         kind=VERIFY,
         role=role,
-        reads_weights=True,
+        fetch=model.download,
         summary="all ranks together are the original weights",
         inputs=(model.name, made),
         output=None,

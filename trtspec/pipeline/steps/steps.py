@@ -29,21 +29,19 @@ MANIFEST = "manifest.json"
 
 
 def make_steps(resolved: Resolved, facts: PlanFacts, only: Role | None = None) -> list[Step]:
-    """Returns every step in order; pure.
+    """Returns the steps in order, all but the one that writes the manifest; pure.
 
-    With `only` these are the steps of one engine, and of the one that it lives in, if any; they end with a
-    manifest, and nothing is served.
+    With `only` these are the steps of one engine, and of the one that it lives in, if any; nothing is served.
     """
-    steps = backend_named(resolved.backend).steps(resolved, facts, only)
-    return [*steps, _manifest(resolved, facts, steps, {})]
+    return backend_named(resolved.backend).steps(resolved, facts, only)
 
 
-def with_pulls(
-    resolved: Resolved, facts: PlanFacts, steps: Sequence[Step], found: Mapping[Role, StoredEngine]
+def all_steps(
+    resolved: Resolved, facts: PlanFacts, own: Sequence[Step], found: Mapping[Role, StoredEngine]
 ) -> list[Step]:
-    """Returns the steps of `make_steps`, of which some are replaced: engines that were `found` are pulled."""
-    pulling = pull.in_place(steps[:-1], found)
-    return [*pulling, _manifest(resolved, facts, pulling, found)]
+    """Returns these `own` steps and the manifest's; what makes an engine that was `found` is replaced."""
+    steps = pull.in_place(own, found)
+    return [*steps, _manifest(resolved, facts, steps, found)]
 
 
 class Stage(str, Enum):

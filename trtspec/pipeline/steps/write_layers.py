@@ -29,7 +29,7 @@ def step(resolved: Resolved, role: Role) -> Step:
     return Step(
         kind=KIND,
         role=role,
-        reads_weights=True,
+        fetch=model.download,
         summary=f"{count} layers of the target as a model that {resolved.backend} loads",
         inputs=(model.name,),
         output=OUTPUT,
