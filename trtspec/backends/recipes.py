@@ -46,32 +46,26 @@ def release_of(recipe: Recipe) -> str | None:
 
 
 def _judged(loaded: LoadedRecipe) -> LoadedRecipe:
-    findings, asked = contradictions(loaded.recipe), loaded.asked
-    if asked:
-        move = f"trtspec migrate {loaded.path} --to {asked} writes a recipe for it"
+    findings = contradictions(loaded.recipe, is_asked=loaded.asked is not None)
+    if loaded.asked:
+        move = f"trtspec migrate {loaded.path} --to {loaded.asked} writes a recipe for it"
         repairs = {"engine.backend": "name a GPU in hardware.gpu, or another backend"}
-        runner = runner_of(loaded.recipe)
-        found = _of_any_backend(runner, loaded.recipe) if runner.takes_any_recipe else findings
-        findings = (replace(one, repair=repairs.get(one.subject, move)) for one in found)
+        findings = (replace(found, repair=repairs.get(found.subject, move)) for found in findings)
     loaded.check(findings)
     return loaded
 
 
-def contradictions(recipe: Recipe) -> Iterator[Finding]:
+def contradictions(recipe: Recipe, *, is_asked: bool = False) -> Iterator[Finding]:
     """Finds keys of the recipe that contradict each other, or that its backend does not have.
 
-    Each subject is the dotted key to change.
+    Each subject is the dotted key to change. A backend that takes any recipe ignores the keys of others, if
+    it `is_asked` for in place of the recipe's own.
     """
-    backend = runner_of(recipe)
-    yield from _backend(backend, recipe)
-    yield from _of_any_backend(backend, recipe)
-    yield from backend.contradictions(recipe)
-    for role, runner in runners_of(recipe).items():
-        yield from _precision(role, runner, recipe)
-
-
-def _of_any_backend(backend: Backend, recipe: Recipe) -> Iterator[Finding]:
-    """Finds what no backend takes, and no builder of engines, where this is one."""
+    runners = runners_of(recipe)
+    backend = runners[Role.TARGET]
+    is_strict = not (is_asked and backend.takes_any_recipe)
+    if is_strict:
+        yield from _backend(backend, recipe)
     yield from loader.contradictions(recipe)
     if backend.builds_engines:
         yield from _head(recipe)
@@ -79,6 +73,10 @@ def _of_any_backend(backend: Backend, recipe: Recipe) -> Iterator[Finding]:
             problem = "pods pull engines from the store, and nothing from the Hub"
             repair = "remove this line; jobs have kubernetes.build.secret"
             yield Finding("kubernetes.secrets.hub", problem, repair)
+    if is_strict:
+        yield from backend.contradictions(recipe)
+        for role, runner in runners.items():
+            yield from _precision(role, runner, recipe)
 
 
 def _backend(backend: Backend, recipe: Recipe) -> Iterator[Finding]:

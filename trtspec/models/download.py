@@ -40,7 +40,6 @@ from trtspec.models.source import (
     read_tensors,
     refuse_foreign,
 )
-from trtspec.models.tokenizer import copy_tokenizer
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import RecipeModel
 
@@ -213,7 +212,9 @@ def fetch_headers(repo_id: str, snapshot: Path, weights: Sequence[Any], watch: P
         for file in snapshot.iterdir():
             if file.is_file():
                 (new / file.name).write_bytes(file.read_bytes())
-        copy_tokenizer(snapshot, new)
+        templates = snapshot / "additional_chat_templates"
+        if templates.is_dir():
+            shutil.copytree(templates, new / templates.name)
         (new / _DIGESTS).write_text(json.dumps({file.path: file.lfs.sha256 for file in weights}))
         with watch(f"read the headers of {repo_id}", None) as advance:
             in_threads(partial(_outline, repo_id, new), [file.path for file in weights], advance, _THREADS)

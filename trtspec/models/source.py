@@ -27,7 +27,7 @@ from math import prod
 from pathlib import Path
 from stat import S_ISDIR, S_ISFIFO, S_ISSOCK
 from types import MappingProxyType
-from typing import Any, BinaryIO, TypeAlias, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from trtspec.base.errors import ModelError, TensorError
 from trtspec.base.units import three_digits
@@ -52,28 +52,6 @@ def open_file(file: Path) -> BinaryIO:
     has_file(file)
     # It is not waited for either if a pipe takes its place now.
     return open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))
-
-
-Stamp: TypeAlias = tuple[str, int]
-"""What tells a file from another in its place: its `file_key`, and the time of its status."""
-
-
-def stamps(files: Iterable[Path]) -> dict[Path, Stamp | None]:
-    """Returns what tells each file from another in its place; None for one that is not there."""
-    found = dict[Path, Stamp | None]()
-    for file in files:
-        try:
-            stat = file.stat()
-        except OSError:
-            found[file] = None
-        else:
-            found[file] = file_key(stat), stat.st_ctime_ns
-    return found
-
-
-def file_key(stat: os.stat_result) -> str:
-    """Returns the device, inode, size and modification time of a file."""
-    return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
 
 
 def read_file(file: Path) -> bytes:
@@ -200,19 +178,25 @@ def read_hf_config(file: Path) -> HfConfig:
 def read_json(file: Path) -> Mapping[str, Any]:
     """The JSON object in a file of a model; raises ModelError if there is none, and as `read_file`."""
     try:
-        text = read_file(file).decode()
+        return json_of(read_file(file), file)
+    except FileNotFoundError as error:
+        raise ModelError(file, "is missing", DOWNLOAD_AGAIN) from error
+
+
+def json_of(content: bytes, file: Path) -> Mapping[str, Any]:
+    """The JSON object in the bytes of a file; raises ModelError if there is none."""
+    try:
+        text = content.decode()
         if text.startswith(_POINTER):
             raise ModelError(
                 file, "is a Git LFS pointer, not the file", f"git lfs pull --include {file.name}"
             )
-        content = json.loads(text)
-    except FileNotFoundError as error:
-        raise ModelError(file, "is missing", DOWNLOAD_AGAIN) from error
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ModelError(file, f"is not JSON: {error}", DOWNLOAD_AGAIN) from error
-    if not isinstance(content, dict):
+    if not isinstance(found, dict):
         raise ModelError(file, "is not a JSON object", DOWNLOAD_AGAIN)
-    return content
+    return found
 
 
 QUANTIZE_IT = "use the unquantized model, with quantization: {weights: fp8, calibration: …} in the recipe"
@@ -651,12 +635,13 @@ class Source(Sizes):
         return (*(path for path in configs if has_file(path)), *weights)
 
 
-def read_source(folder: Path, *, whole: bool = False) -> Source:
+def read_source(folder: Path, *, whole: bool = False, written: HfConfig | None = None) -> Source:
     """Reads configs and headers, a few hundred kilobytes for any model; raises ModelError or TensorError.
 
     Of a multimodal model it is the text model within, unless it is to be `whole`, as other servers load it.
+    `written` is its `config.json`, if that was read before.
     """
-    written = read_model_config(folder)
+    written = written or read_model_config(folder)
     text = None if whole else text_of(written)
     config = text or whole_of(written)
     generation, beside = folder / "generation_config.json", folder / "hf_quant_config.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.base.errors import ModelError
-from trtspec.models.source import has_file, read_file, read_json
+from trtspec.models.source import has_file, json_of, read_file, read_json
 from trtspec.serving.byte_alphabet import BYTE_OF_CHAR
 
 TOKENIZER_FILES = (
@@ -45,6 +46,8 @@ class TokenizerTraits:
     """The traits by which two tokenizers are compared."""
 
     file: Path
+    digest: bytes
+    """The SHA-256 of the file."""
     kind: str
     """The type of the model, such as BPE."""
     tokens: Mapping[int, bytes]
@@ -103,7 +106,8 @@ def read_tokenizer(folder: Path, like: TokenizerTraits | None = None) -> Tokeniz
     if file.name not in found:
         repair = "save the fast tokenizer: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         raise ModelError(folder, "has no tokenizer.json", repair)
-    same = like if like and read_file(file) == read_file(like.file) else _read_tokens(file)
+    content = read_file(file)
+    same = like if like and like.digest == _digest(content) else _tokens_of(content, file)
     config = folder / "tokenizer_config.json"
     settings = read_json(config) if config.name in found else {}
     templates: Mapping[str, str] = {}
@@ -113,9 +117,13 @@ def read_tokenizer(folder: Path, like: TokenizerTraits | None = None) -> Tokeniz
     return replace(same, file=file, named=named, chat_templates=templates)
 
 
-def _read_tokens(file: Path) -> TokenizerTraits:
-    """Reads what `tokenizer.json` has."""
-    content = read_json(file)
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def _tokens_of(data: bytes, file: Path) -> TokenizerTraits:
+    """Returns what the bytes of `tokenizer.json` say."""
+    content = json_of(data, file)
     try:
         vocabulary = dict(_vocabulary(content["model"]))
         to_bytes = _byte_level if _is_byte_level(content) else _sentence_piece
@@ -128,6 +136,7 @@ def _read_tokens(file: Path) -> TokenizerTraits:
         raise ModelError(file, problem, "download the file again") from None
     return TokenizerTraits(
         file=file,
+        digest=_digest(data),
         kind=kind,
         tokens=tokens,
         added=added,

@@ -21,7 +21,7 @@ from trtspec.pipeline.run.runner import named
 from trtspec.pipeline.run.step import Step, name_of
 from trtspec.pipeline.steps import build, check_pair
 from trtspec.pipeline.steps.pull import MAKERS, StoredEngine, engine_platform
-from trtspec.pipeline.steps.steps import all_steps, make_steps
+from trtspec.pipeline.steps.steps import all_steps
 from trtspec.pipeline.store.entry import Platform
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe import gpus
@@ -138,8 +138,10 @@ def judged(made: BuildPlan, names: Collection[str]) -> BuildPlan:
     step = next((step for step in made.steps if step.kind in check_pair.KINDS and step.name in names), None)
     if step is None:
         return made
+    from trtspec.pipeline.inspection.pair import judge
+
     with named(step):
-        return replace(made, notes=check_pair.judge(made.resolved, made.facts))
+        return replace(made, notes=judge(made.resolved, made.facts))
 
 
 def read_request(recipe: str | Path, request: PlanRequest) -> LoadedRecipe:
@@ -167,13 +169,12 @@ def draw_plan(
     `offline` and `asks` are as for `gather`. Raises RecipeError and OptionError, also for what the recipe
     wants and its models do not allow, and what `gather` raises.
     """
-    # Another engine's server gets a model of the Hub by its commit: nothing here reads its weights.
-    is_whole = not runner_of(loaded.recipe).builds_engines
-    facts = gather(loaded, host, progress, is_whole=is_whole, offline=offline, asks=asks)
+    runner = runner_of(loaded.recipe)
+    facts = gather(loaded, host, progress, is_whole=not runner.builds_engines, offline=offline, asks=asks)
     resolved = resolve(loaded, facts, request.flags, os.environ)
     if request.container and resolved.release is None:
         raise OptionError("container", f"the {resolved.backend} backend builds without a container")
-    own = make_steps(resolved, facts, request.only)
+    own = runner.steps(resolved, facts, request.only)
     digests = FileDigests(resolved.output / FOLDER / "digests.json", progress, facts.read)
     return BuildPlan(request, facts, resolved, own, all_steps(resolved, facts, own, {}), digests)
 

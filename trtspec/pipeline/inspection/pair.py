@@ -12,11 +12,10 @@ from trtspec.backends.backend import Backend
 from trtspec.base.findings import Finding, Severity
 from trtspec.base.roles import Role
 from trtspec.checkpoint.blueprint import check_tensors
-from trtspec.models.families import family_of
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.mtp import MtpLayers, mtp_layers
-from trtspec.models.pair import Member, compare, member_of, past_embedding
+from trtspec.models.pair import Member, compare, member_of, past_embedding, refuse
 from trtspec.models.source import Source
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
@@ -49,6 +48,16 @@ class PairReport:
         return mtp_layers(self.sides[Role.TARGET].source)
 
 
+def judge(resolved: Resolved, facts: PlanFacts) -> list[Finding]:
+    """Returns what each model of a plan shows by itself; raises PairError for models that do not fit, and as
+    `inspect_pair`.
+    """
+    report = inspect_planned(resolved, facts)
+    can_translate = resolved.target.runner.translates
+    refuse(str(resolved.loaded.path), report.findings, can_translate=can_translate)
+    return report.alone
+
+
 def inspect_planned(resolved: Resolved, facts: PlanFacts) -> PairReport:
     """Returns what the models of a plan show; raises as `inspect_pair`."""
     unread = {role: model.not_read for role, model in facts.models.items() if model.not_read}
@@ -79,8 +88,8 @@ def inspect_pair(
         like = next((side.tokenizer for side in sides.values()), None)
         side = member_of(source, for_engines=backend.builds_engines, overrides=overrides, like=like)
         # The scales of an FP8 model are among its weights, which are not read here.
-        if backend.builds_engines and source.layers is None and source.scheme is None:
-            check_tensors(source, family_of(source).weights(source), None)
+        if side.family and source.layers is None and source.scheme is None:
+            check_tensors(source, side.family.weights(source), None)
         reads = role is Role.TARGET or translates
         alone += past_embedding(role, source, side.tokenizer if reads else None)
         sides[role] = side

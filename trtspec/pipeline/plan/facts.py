@@ -19,9 +19,10 @@ from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head, read_model
 from trtspec.models.layers import draft_of, num_common
 from trtspec.models.published import published
-from trtspec.models.source import CONFIGS, INDEX, SINGLE, Source, Stamp, has_file, stamps
+from trtspec.models.source import CONFIGS, INDEX, SINGLE, Source, has_file
 from trtspec.models.tokenizer import TOKENIZER_FILES, tokenizer_files
 from trtspec.pipeline.machine.host import Host
+from trtspec.pipeline.run.records import Stamp, stamps
 from trtspec.recipe.layers import AUTO
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Draft, Recipe, RecipeModel
@@ -116,15 +117,10 @@ def gather(
     models, head, read = dict[Role, ModelFacts](), None, dict[Path, Stamp | None]()
     for role, place in find_models(loaded, known, watch, asks=asks).items():
         model = recipe.models[role]
-        calibration = recipe.calibration(model)
-        texts, adapter = calibration.dataset if calibration else None, _adapter(model, here)
+        adapter = _adapter(model, here)
         if not isinstance(place, Path):
-            # Its texts are not asked for either.
-            dataset = Dataset(texts, Path(texts), None) if texts and not known[role].scheme else None
-            files = {name: known[role].folder / name for name in ("config.json", "tokenizer.json", SINGLE)}
-            models[role] = ModelFacts(
-                model.model, None, known[role], files, dataset, adapter=adapter, not_read=place
-            )
+            absent = {name: known[role].folder / name for name in ("config.json", "tokenizer.json", SINGLE)}
+            models[role] = ModelFacts(model.model, None, known[role], absent, adapter=adapter, not_read=place)
             continue
         commit = None if place == loaded.locations[role] else place.name
         tokenizer = tokenizer_files(place)
@@ -136,17 +132,11 @@ def gather(
         source = read_model(place, whole=is_whole)
         found = {file.name: file for file in (*source.files, *(place / name for name in tokenizer))}
         told = digests_of_blobs(place) if is_whole and commit is not None else {}
-        dataset = find_dataset(texts, here, asks=asks) if texts and not source.scheme else None
-        models[role] = ModelFacts(
-            model.model,
-            commit,
-            source,
-            {name: told.get(name, file) for name, file in found.items()},
-            dataset,
-            adapter=adapter,
-        )
+        files = {name: told.get(name, file) for name, file in found.items()}
+        models[role] = ModelFacts(model.model, commit, source, files, adapter=adapter)
+    models = {role: _with_texts(recipe, role, facts, here, asks=asks) for role, facts in models.items()}
     if recipe.draft and not has_head:
-        models[Role.DRAFT] = _draft(recipe, recipe.draft, models, here, asks=asks)
+        models[Role.DRAFT] = _draft(recipe.draft, models)
     return PlanFacts(models, host, head, _serving_code(), read)
 
 
@@ -154,7 +144,7 @@ def _published(recipe: Recipe) -> dict[Role, Source]:
     """Returns those of the recipe's models that trtspec's table has, without their files; it has no heads."""
     found = {role: published(model.model, model.revision) for role, model in recipe.models.items()}
     if recipe.speculation.method.is_head:
-        del found[Role.DRAFT]
+        found.pop(Role.DRAFT, None)
     return {role: source for role, source in found.items() if source}
 
 
@@ -177,16 +167,25 @@ def _head(name: str, commit: str | None, folder: Path, target: Source) -> HeadFa
     return HeadFacts(name, commit, source, {file.name: file for file in sorted(files)}, head=head)
 
 
-def _draft(
-    recipe: Recipe, draft: Draft, models: Mapping[Role, ModelFacts], here: Path, *, asks: bool
-) -> ModelFacts:
+def _with_texts(recipe: Recipe, role: Role, facts: ModelFacts, here: Path, *, asks: bool) -> ModelFacts:
+    """Returns the facts with the texts that the model is calibrated with, and its layers are chosen by."""
+    calibration, draft = recipe.calibration(recipe.models[role]), recipe.draft
+    texts = calibration.dataset if calibration and not facts.source.scheme else None
+    is_searched = role is Role.DRAFT and draft and draft.layers_of_target == AUTO
+    samples = recipe.layer_texts if is_searched else None
+    search = find_dataset(samples, here, asks=asks) if samples else None
+    if texts and facts.not_read:
+        # The Hub is not asked for the texts of a model that it does not give.
+        return replace(facts, dataset=Dataset(texts, Path(texts), None), search=search)
+    return replace(facts, dataset=find_dataset(texts, here, asks=asks) if texts else None, search=search)
+
+
+def _draft(draft: Draft, models: Mapping[Role, ModelFacts]) -> ModelFacts:
     """Returns the facts of the draft beside its target: the layers of it that it is, and what both share."""
     target, facts = models[Role.TARGET], models[Role.DRAFT]
     source = draft_of(facts.source, draft)
     common = 0 if target.not_read or facts.not_read else num_common(target.source, source)
-    texts = recipe.layer_texts if draft.layers_of_target == AUTO else None
-    search = find_dataset(texts, here, asks=asks) if texts else None
-    return replace(facts, source=source, search=search, num_common=common)
+    return replace(facts, source=source, num_common=common)
 
 
 def _adapter(model: RecipeModel, here: Path) -> dict[str, Path]:

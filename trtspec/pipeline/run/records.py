@@ -11,19 +11,41 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeAlias
 
 from trtspec.base.atomic import write_atomically
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import ChangedError
 from trtspec.base.progress import Advance, Progress, no_progress
 from trtspec.models.download import digests_of_weights, downloaded
-from trtspec.models.source import Stamp, file_key, open_file, stamps
+from trtspec.models.source import open_file
 from trtspec.pipeline.run.step import Digested, Step
 
 CHUNK = 4 << 20
 LARGE = 1 << 30
 _AGAIN = "wait until nothing writes to it, and run the same command again"
+
+
+Stamp: TypeAlias = tuple[str, int]
+"""What tells a file from another in its place: what its digest is kept by, and the time of its status."""
+
+
+def stamps(files: Iterable[Path]) -> dict[Path, Stamp | None]:
+    """Returns the stamp of each file; None for one that is not there."""
+    return {file: _stamp(file) for file in files}
+
+
+def _stamp(file: Path) -> Stamp | None:
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return _key(stat), stat.st_ctime_ns
+
+
+def _key(stat: os.stat_result) -> str:
+    """Returns what a file's digest is kept by."""
+    return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
 
 
 class FileDigests:
@@ -50,7 +72,7 @@ class FileDigests:
         A file of which only the status has changed, such as the number of its links, is read again.
         """
         for file, noted in self._sources.items():
-            now = stamps([file])[file]
+            now = _stamp(file)
             is_same = now == noted or (now and noted and now[0] == noted[0] and self._is_known(file, now[0]))
             if not is_same:
                 raise ChangedError(file, "has changed since this build began to read it", _AGAIN)
@@ -66,7 +88,7 @@ class FileDigests:
     def of_all(self, files: Sequence[Path], name: str) -> dict[Path, str]:
         """Returns the SHA-256 of each file; `name` tells who watches what they are."""
         stats = {file: file.stat() for file in files}
-        keys = {file: file_key(stat) for file, stat in stats.items()}
+        keys = {file: _key(stat) for file, stat in stats.items()}
         unread = {file: key for file, key in keys.items() if key not in self._known}
         size = sum(stats[file].st_size for file in unread)
         watch = self._watch if size >= LARGE else no_progress
@@ -144,7 +166,7 @@ def _sha256(file: Path, key: str, advance: Advance) -> str:
         while chunk := stream.read(CHUNK):
             sha.update(chunk)
             advance(len(chunk))
-        if file_key(os.fstat(stream.fileno())) != key:
+        if _key(os.fstat(stream.fileno())) != key:
             raise ChangedError(file, "changed while it was read", _AGAIN)
     return sha.hexdigest()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trtspec.base.findings import Finding
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.pipeline.plan.facts import PlanFacts, is_config, made_of
@@ -13,22 +12,6 @@ from trtspec.pipeline.run.step import Step
 
 KIND, HEAD_KIND, MODEL_KIND = "check pair", "check head", "check model"
 KINDS = (KIND, HEAD_KIND, MODEL_KIND)
-
-
-def judge(resolved: Resolved, facts: PlanFacts) -> list[Finding]:
-    """Returns what each model shows by itself; raises PairError for models that do not fit, and as
-    `inspect_pair`.
-    """
-    from trtspec.models.pair import refuse
-    from trtspec.pipeline.inspection.pair import inspect_planned
-
-    report = inspect_planned(resolved, facts)
-    refuse(
-        str(resolved.loaded.path),
-        report.findings,
-        can_translate=resolved.target.runner.translates,
-    )
-    return report.alone
 
 
 def step(resolved: Resolved, facts: PlanFacts) -> Step:
@@ -47,6 +30,8 @@ def step(resolved: Resolved, facts: PlanFacts) -> Step:
         models.append(facts.models[Role.DRAFT])
 
     def check(_: Path, advance: Advance) -> None:
+        from trtspec.pipeline.inspection.pair import judge
+
         judge(resolved, facts)
 
     return Step(

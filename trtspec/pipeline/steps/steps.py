@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trtspec.backends.table import backend_named
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibration import read_calibration
@@ -28,18 +27,10 @@ from trtspec.pipeline.steps.pull import StoredEngine, provenance
 MANIFEST = "manifest.json"
 
 
-def make_steps(resolved: Resolved, facts: PlanFacts, only: Role | None = None) -> list[Step]:
-    """Returns the steps in order, all but the one that writes the manifest; pure.
-
-    With `only` these are the steps of one engine, and of the one that it lives in, if any; nothing is served.
-    """
-    return backend_named(resolved.backend).steps(resolved, facts, only)
-
-
 def all_steps(
     resolved: Resolved, facts: PlanFacts, own: Sequence[Step], found: Mapping[Role, StoredEngine]
 ) -> list[Step]:
-    """Returns these `own` steps and the manifest's; what makes an engine that was `found` is replaced."""
+    """Returns a backend's `own` steps and the manifest's. An engine that was `found` is pulled instead."""
     steps = pull.in_place(own, found)
     return [*steps, _manifest(resolved, facts, steps, found)]
 
