@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import infos
+from trtspec.backends.table import backend_named
 from trtspec.deployment.container import container_of, run_words
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.triton.launch import TritonLaunch
@@ -31,7 +32,6 @@ from trtspec.pipeline.containers.dialect import PODMAN, Dialect
 from trtspec.pipeline.containers.engine import ContainerEngine, ContainerHost, read_info
 from trtspec.pipeline.containers.program import Program
 from trtspec.pipeline.machine.devices import Gpu, container_gpus
-from trtspec.pipeline.steps.steps import make_steps
 from trtspec.recipe.releases import DEFAULT, RELEASES
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -83,7 +83,7 @@ def lines(name: str, release: str, folder: Path, by: ContainerEngine) -> dict[st
         for index in range(loaded.hardware.count)
     )
     host = replace(plan.facts.host, gpus=gpus, container_engine=by)
-    steps = make_steps(plan.resolved, replace(plan.facts, host=host))
+    steps = backend_named(plan.resolved.backend).steps(plan.resolved, replace(plan.facts, host=host), None)
     built = {step.name: step.command for step in steps if step.name.startswith("build")}
     ranks = max(engine.checkpoint.mapping.world_size for engine in plan.resolved.engines.values())
     deployment = Deployment(loaded.name, plan.output, loaded.serving.model_name, key="KEY")

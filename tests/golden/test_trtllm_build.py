@@ -69,8 +69,8 @@ def facts(llama_folder: Callable[..., Path]) -> Callable[[str], PlanFacts]:
             sizes = {"num_attention_heads": 8, "hidden_size": 128, "intermediate_size": 256}
             source = read_source(llama_folder(role, **sizes, max_position_embeddings=131072))
             scheme = Scheme("modelopt", "kv_cache" in line) if "fp8" in line else None
-            models.append(ModelFacts(role, None, replace(source, scheme=scheme), None))
-        return PlanFacts(dict(zip(Role, models, strict=True)), Host({}), serving_code="")
+            models.append(ModelFacts(role, None, replace(source, scheme=scheme)))
+        return PlanFacts(dict(zip(Role, models, strict=True)), Host({}))
 
     return make
 

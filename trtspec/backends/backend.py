@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trtspec.checkpoint.engine_draft import EngineDraft
     from trtspec.models.pair import Member
     from trtspec.models.source import Source
+    from trtspec.models.tokenizer import TokenizerTraits
     from trtspec.pipeline.engine.engine_options import BuildOptions
     from trtspec.pipeline.machine.host import Host
     from trtspec.pipeline.repository.spec import EngineModel, Placement
@@ -202,9 +203,12 @@ class Backend(ABC):
         """Reads a model's folder as `read_model`; raises ModelError or TensorError."""
 
     @abstractmethod
-    def member(self, source: Source, recipe: Recipe, role: Role) -> Member:
+    def member(
+        self, source: Source, recipe: Recipe, role: Role, like: TokenizerTraits | None = None
+    ) -> Member:
         """Returns the facts by which a model is compared with the other one of its pair.
 
+        `like` is a tokenizer whose file may be the same.
         Raises ModelError or TensorError for one that it does not take.
         """
 

@@ -9,12 +9,10 @@ from pathlib import Path
 from trtspec.backends.backend import Backend
 from trtspec.backends.planner import Planner
 from trtspec.backends.table import backend_named
-from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.recipe import gpus, loader
-from trtspec.recipe.backends import NAMES
-from trtspec.recipe.loader import LoadedRecipe, misplaced, parse, parsed, with_line
+from trtspec.recipe.loader import LoadedRecipe, parse, parsed
 from trtspec.recipe.schema import NOT_OF_HEADS, Draft, Recipe
 
 
@@ -24,12 +22,12 @@ def load(path: str | Path, backend: str | None = None) -> LoadedRecipe:
     `backend` is the one that a flag or the environment names instead of the recipe's own; then its rules
     apply.
     """
-    return _judged(parse(Path(path)), backend)
+    return _judged(parse(Path(path)).on(backend))
 
 
 def loads(data: bytes, path: Path) -> LoadedRecipe:
     """Validates what a recipe at `path` would say; raises RecipeError with every problem found."""
-    return _judged(parsed(data, path), None)
+    return _judged(parsed(data, path))
 
 
 def runner_of(recipe: Recipe) -> Planner:
@@ -48,45 +46,27 @@ def release_of(recipe: Recipe) -> str | None:
     return release.version if release else None
 
 
-def contradictions(recipe: Recipe) -> Iterator[Finding]:
-    """Finds keys of the recipe that contradict each other, or that its backend does not have.
-
-    Each subject is the dotted key to change.
-    """
-    backend = runner_of(recipe)
-    yield from _backend(backend, recipe)
-    yield from _of_any_backend(backend, recipe)
-    yield from backend.contradictions(recipe)
-    for role, runner in runners_of(recipe).items():
-        yield from _precision(role, runner, recipe)
-
-
-def _judged(read: LoadedRecipe, backend: str | None) -> LoadedRecipe:
-    if backend is not None and backend not in NAMES:
-        problem = read.problem("engine.backend", f"found {backend!r:.80}", f"use {' or '.join(NAMES)}")
-        raise RecipeError(read.path, [problem])
-    loaded = read
-    if backend and backend != read.recipe.backend:
-        loaded = replace(read, recipe=read.recipe.on(backend), asked=backend)
-    if findings := [*_contradictions(loaded), *misplaced(loaded)]:
-        raise RecipeError(loaded.path, [with_line(found, loaded.lines) for found in findings])
+def _judged(loaded: LoadedRecipe) -> LoadedRecipe:
+    findings = contradictions(loaded.recipe, is_asked=loaded.asked is not None)
+    if loaded.asked:
+        move = f"trtspec migrate {loaded.path} --to {loaded.asked} writes a recipe for it"
+        repairs = {"engine.backend": "name a GPU in hardware.gpu, or another backend"}
+        findings = (replace(found, repair=repairs.get(found.subject, move)) for found in findings)
+    loaded.check(findings)
     return loaded
 
 
-def _contradictions(loaded: LoadedRecipe) -> Iterator[Finding]:
-    if loaded.asked is None:
-        yield from contradictions(loaded.recipe)
-        return
-    move = f"trtspec migrate {loaded.path} --to {loaded.asked} writes a recipe for it"
-    repairs = {"engine.backend": "name a GPU in hardware.gpu, or another backend"}
-    backend = runner_of(loaded.recipe)
-    takes_any = backend.takes_any_recipe
-    for found in _of_any_backend(backend, loaded.recipe) if takes_any else contradictions(loaded.recipe):
-        yield replace(found, repair=repairs.get(found.subject, move))
+def contradictions(recipe: Recipe, *, is_asked: bool = False) -> Iterator[Finding]:
+    """Finds keys of the recipe that contradict each other, or that its backend does not have.
 
-
-def _of_any_backend(backend: Backend, recipe: Recipe) -> Iterator[Finding]:
-    """Finds what no backend takes, and no builder of engines, where this is one."""
+    Each subject is the dotted key to change. A backend that takes any recipe ignores the keys of others, if
+    it `is_asked` for in place of the recipe's own.
+    """
+    runners = runners_of(recipe)
+    backend = runners[Role.TARGET]
+    is_strict = not (is_asked and backend.takes_any_recipe)
+    if is_strict:
+        yield from _backend(backend, recipe)
     yield from loader.contradictions(recipe)
     if backend.builds_engines:
         yield from _head(recipe)
@@ -94,6 +74,10 @@ def _of_any_backend(backend: Backend, recipe: Recipe) -> Iterator[Finding]:
             problem = "pods pull engines from the store, and nothing from the Hub"
             repair = "remove this line; jobs have kubernetes.build.secret"
             yield Finding("kubernetes.secrets.hub", problem, repair)
+    if is_strict:
+        yield from backend.contradictions(recipe)
+        for role, runner in runners.items():
+            yield from _precision(role, runner, recipe)
 
 
 def _backend(backend: Backend, recipe: Recipe) -> Iterator[Finding]:

@@ -37,11 +37,11 @@ from trtspec.deployment.server import LogFollower
 from trtspec.deployment.triton.server import UNREADY
 from trtspec.gateway.ports import GRPC, HTTP, LOOPBACK, METRICS, OPENAI, Ports
 from trtspec.methods.table import METHODS
+from trtspec.models.download import refused
 from trtspec.models.source import has_file
 from trtspec.pipeline.containers.dialect import DOCKER
 from trtspec.pipeline.containers.program import find_program
 from trtspec.pipeline.machine.devices import find_gpus, product_of
-from trtspec.pipeline.plan.facts import refused
 from trtspec.recipe import gpus
 from trtspec.recipe.edit import flow
 from trtspec.recipe.gpus import NONE

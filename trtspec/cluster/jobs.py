@@ -11,15 +11,14 @@ from time import monotonic, sleep
 from typing import Protocol
 
 from trtspec.base.errors import UnavailableError
-from trtspec.base.progress import no_progress
 from trtspec.base.roles import Role
 from trtspec.base.units import GIB
 from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.build.stored import pair_key
 from trtspec.pipeline.plan.resolved import EnginePlan
-from trtspec.pipeline.run.records import FOLDER, FileDigests, pending
-from trtspec.pipeline.steps.pull import engine_platform, unbuilt
+from trtspec.pipeline.run.records import FOLDER, pending
+from trtspec.pipeline.steps.pull import engine_platform
 from trtspec.pipeline.steps.steps import Stage, needs_gpu, undone_stages
 from trtspec.pipeline.store.entry import Entry, Platform
 from trtspec.pipeline.store.store import Store
@@ -222,7 +221,7 @@ def look(store: Store, made: BuildPlan) -> PendingBuild:
     undone = pending(made.own_steps, made.output, made.digests)
     engines = {
         role: Product(platform, key)
-        for role, platform, key in unbuilt(resolved, made.own_steps, undone, None)
+        for role, platform, key in made.unbuilt(undone, None)
         if not store.find(platform, key)
     }
     stages = {role: _stages(made, role) for role in engines}
@@ -232,8 +231,8 @@ def look(store: Store, made: BuildPlan) -> PendingBuild:
 def _stages(made: BuildPlan, role: Role) -> tuple[Stage, ...]:
     folder = work_folder(made.output, role)
     steps = [step for step in made.own_steps if step.role is role]
-    digests = FileDigests(folder / FOLDER / "digests.json", no_progress)
-    undone = pending(steps, folder, digests)
+    made.digests.learn(folder / FOLDER / "digests.json")
+    undone = pending(steps, folder, made.digests)
     return tuple(undone_stages(made.resolved.engines[role], steps, undone))
 
 
@@ -323,7 +322,7 @@ class _Planner:
     def _folders(self) -> tuple[Path, ...]:
         """Returns the folders of recipe, builds, models, texts and store; none lies inside another."""
         models = self._wanted.made.facts.models.values()
-        texts = [model.dataset.dataset.file.parent for model in models if model.dataset]
+        texts = [model.dataset.file.parent for model in models if model.dataset]
         sources = [model.source.folder for model in models]
         store = [Path(self._store)] if "://" not in self._store else []
         used = {self._loaded.path.absolute().parent, self._output.parent, *sources, *texts, *store}

@@ -11,13 +11,15 @@ import json
 import re
 import shutil
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
+from types import MappingProxyType
 from typing import Any
 
 from trtspec.base.atomic import publish
@@ -25,10 +27,21 @@ from trtspec.base.cache import cache_folder
 from trtspec.base.errors import DatasetError, ModelError, TensorError, TrtspecError, UnavailableError
 from trtspec.base.locks import locked
 from trtspec.base.progress import Advance, Progress, no_progress
+from trtspec.base.roles import Role
 from trtspec.base.threads import in_threads
 from trtspec.base.units import lacking
-from trtspec.models.source import INDEX, SINGLE, Source, has_file, read_index, read_tensors, refuse_foreign
-from trtspec.models.tokenizer import copy_tokenizer
+from trtspec.models.source import (
+    INDEX,
+    SINGLE,
+    Source,
+    data_start,
+    has_file,
+    read_index,
+    read_tensors,
+    refuse_foreign,
+)
+from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.schema import RecipeModel
 
 COMMIT = re.compile("[0-9a-f]{40}")
 _TRANSPORTS = ("requests", "urllib3", "httpx", "httpcore")
@@ -199,7 +212,9 @@ def fetch_headers(repo_id: str, snapshot: Path, weights: Sequence[Any], watch: P
         for file in snapshot.iterdir():
             if file.is_file():
                 (new / file.name).write_bytes(file.read_bytes())
-        copy_tokenizer(snapshot, new)
+        templates = snapshot / "additional_chat_templates"
+        if templates.is_dir():
+            shutil.copytree(templates, new / templates.name)
         (new / _DIGESTS).write_text(json.dumps({file.path: file.lfs.sha256 for file in weights}))
         with watch(f"read the headers of {repo_id}", None) as advance:
             in_threads(partial(_outline, repo_id, new), [file.path for file in weights], advance, _THREADS)
@@ -210,6 +225,17 @@ def fetch_headers(repo_id: str, snapshot: Path, weights: Sequence[Any], watch: P
 def headers_of(snapshot: Path) -> Path:
     """Returns the folder that has a snapshot with the headers of its weights, if this machine has them."""
     return cache_folder() / "outlines" / snapshot.parent.parent.name / snapshot.name
+
+
+def downloaded(file: Path) -> Path:
+    """Returns a weight file of a snapshot, if it was downloaded since `file` got its header; else `file`."""
+    folder = file.parent
+    if not (folder / _DIGESTS).is_file():
+        return file
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    whole = Path(HF_HUB_CACHE, folder.parent.name, "snapshots", folder.name, file.name)
+    return whole if whole.is_file() else file
 
 
 def digests_of_weights(folder: Path) -> Mapping[str, str]:
@@ -232,11 +258,30 @@ def is_headers_only(source: Source) -> bool:
     return (source.folder / _DIGESTS).is_file()
 
 
-def check_weights(source: Source) -> None:
-    """Raises ModelError if the weights, which are about to be read, are not on this machine."""
-    if is_headers_only(source):
+def with_weights(source: Source) -> Source:
+    """Returns the model, whose weights are about to be read, where they are now.
+
+    Raises ModelError if they are not on this machine.
+    """
+    if not is_headers_only(source):
+        return source
+    files = {file: downloaded(file) for file in {tensor.file for tensor in source.tensors.values()}}
+    if any(file == whole for file, whole in files.items()):
         problem = "has only the headers of a model, and its build has changed meanwhile"
         raise ModelError(source.folder, problem, "run the command again")
+    # The header that the Hub tells is written in another way.
+    by = {file: data_start(whole) - data_start(file) for file, whole in files.items()}
+    tensors = {
+        name: replace(
+            tensor,
+            file=files[tensor.file],
+            start=tensor.start + by[tensor.file],
+            end=tensor.end + by[tensor.file],
+        )
+        for name, tensor in source.tensors.items()
+    }
+    folder = next(iter(files.values())).parent
+    return replace(source, folder=folder, tensors=MappingProxyType(tensors))
 
 
 def _outline(repo_id: str, folder: Path, name: str) -> int:
@@ -334,27 +379,25 @@ def local_folder(location: Path | str, revision: str | None = None, *, is_head: 
     folder = cached_folder(location, revision)
     if folder is None:
         raise UnavailableError(str(location), "is not on this machine, and the Hub was not asked")
-    if folder == location or is_head or is_whole(folder):
+    if folder == location or is_head or not (problem := _lack(folder)):
         return folder
     if (headers := headers_of(folder)).is_dir():
         return headers
-    try:
-        read_tensors(folder)
-        problem = "has no tokenizer.json"
-    except ModelError as error:
-        problem = error.problem
     raise UnavailableError(str(location), f"is incomplete in this machine's Hub cache: {problem}")
 
 
 def is_whole(folder: Path) -> bool:
-    """Returns True if all weights and the tokenizer are there; an interrupted download leaves some files
-    out.
-    """
+    """Says whether all weights and the tokenizer are there."""
+    return _lack(folder) is None
+
+
+def _lack(folder: Path) -> str | None:
+    """Returns what an interrupted download has left out of a folder; None for a whole one."""
     try:
         read_tensors(folder)
-        return has_file(folder / "tokenizer.json")
-    except ModelError:
-        return False
+        return None if has_file(folder / "tokenizer.json") else "has no tokenizer.json"
+    except ModelError as error:
+        return error.problem
 
 
 def _begin(repo_id: str, revision: str | None) -> tuple[Path, list[str]]:
@@ -444,3 +487,61 @@ def _counted(blobs: Mapping[Path, int], advance: Advance) -> Iterator[None]:
         over.set()
         thread.join()
         count()
+
+
+_HUB_TIMEOUT_S = 1.5
+
+
+def find_models(
+    loaded: LoadedRecipe, known: Collection[Role], watch: Progress, *, asks: bool
+) -> dict[Role, Path | TrtspecError]:
+    """Returns the folder of each model of a recipe, or the reason why one that is `known` cannot be had.
+
+    Weights are not downloaded, but a head is: it is small, and which tokens it knows is among its tensors.
+    Without `asks` the Hub is not asked. Raises what `fetch` and `refused` find of one that is not.
+    """
+    models, found = loaded.recipe.models, dict[Role, Path | TrtspecError]()
+    not_given = refused(loaded, known) if asks else {}
+    for role, location in loaded.locations.items():
+        revision, error = models[role].revision, not_given.get(role)
+        is_head = loaded.recipe.speculation.method.is_head and role is Role.DRAFT
+        if error and role in known:
+            found[role] = error
+        elif error and not isinstance(error, UnavailableError):
+            raise error
+        elif asks:
+            found[role] = fetch(location, revision, watch, weights=is_head)
+        else:
+            try:
+                found[role] = local_folder(location, revision, is_head=is_head)
+            except UnavailableError as lacking:
+                if role not in known:
+                    raise
+                found[role] = lacking
+    return found
+
+
+def refused(loaded: LoadedRecipe, known: Collection[Role] = ()) -> dict[Role, TrtspecError]:
+    """Returns why the Hub does not give those models that this machine lacks; it is asked for all at once.
+
+    A model that is `known` is lacking too where only some of its files are here.
+    """
+    models = loaded.recipe.models
+    on_hub = [role for role, location in loaded.locations.items() if isinstance(location, str)]
+    lacking = [role for role in on_hub if _is_lacking(models[role], is_known=role in known)]
+    with ThreadPoolExecutor(len(Role)) as pool:
+        found = {role: pool.submit(_refusal, models[role]) for role in lacking}
+        return {role: error for role, future in found.items() if (error := future.result())}
+
+
+def _is_lacking(model: RecipeModel, *, is_known: bool) -> bool:
+    folder = cached_folder(model.model, model.revision)
+    return folder is None or (is_known and not is_whole(folder) and not headers_of(folder).is_dir())
+
+
+def _refusal(model: RecipeModel) -> TrtspecError | None:
+    try:
+        check_access(model.model, model.revision, _HUB_TIMEOUT_S)
+    except TrtspecError as error:
+        return error
+    return None

@@ -50,13 +50,20 @@ def read_member(
 
 
 def member_of(
-    source: Source, *, for_engines: bool = True, overrides: Mapping[str, Any] | None = None
+    source: Source,
+    *,
+    for_engines: bool = True,
+    overrides: Mapping[str, Any] | None = None,
+    like: TokenizerTraits | None = None,
 ) -> Member:
-    """Returns the compared facts of a model whose tokenizer is in its folder; as `read_member`."""
+    """Returns the compared facts of a model whose tokenizer is in its folder, as `read_member` does.
+
+    `like` is a tokenizer whose file may be the same.
+    """
     source = source.overridden(overrides or {})
     family = family_of(source) if for_engines else None
     longest = source.max_position if for_engines else source.served_length
-    return Member(source, read_tokenizer(source.folder), family, longest)
+    return Member(source, read_tokenizer(source.folder, like), family, longest)
 
 
 def compare(

@@ -178,19 +178,25 @@ def read_hf_config(file: Path) -> HfConfig:
 def read_json(file: Path) -> Mapping[str, Any]:
     """The JSON object in a file of a model; raises ModelError if there is none, and as `read_file`."""
     try:
-        text = read_file(file).decode()
+        return json_of(read_file(file), file)
+    except FileNotFoundError as error:
+        raise ModelError(file, "is missing", DOWNLOAD_AGAIN) from error
+
+
+def json_of(content: bytes, file: Path) -> Mapping[str, Any]:
+    """The JSON object in the bytes of a file; raises ModelError if there is none."""
+    try:
+        text = content.decode()
         if text.startswith(_POINTER):
             raise ModelError(
                 file, "is a Git LFS pointer, not the file", f"git lfs pull --include {file.name}"
             )
-        content = json.loads(text)
-    except FileNotFoundError as error:
-        raise ModelError(file, "is missing", DOWNLOAD_AGAIN) from error
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ModelError(file, f"is not JSON: {error}", DOWNLOAD_AGAIN) from error
-    if not isinstance(content, dict):
+    if not isinstance(found, dict):
         raise ModelError(file, "is not a JSON object", DOWNLOAD_AGAIN)
-    return content
+    return found
 
 
 QUANTIZE_IT = "use the unquantized model, with quantization: {weights: fp8, calibration: …} in the recipe"
@@ -408,6 +414,12 @@ def read_header(file: Path) -> dict[str, Tensor]:
     return {tensor.name: tensor for tensor in tensors}
 
 
+def data_start(file: Path) -> int:
+    """Returns the first byte of the data in a safetensors file that was read before."""
+    with open_file(file) as stream:
+        return 8 + int.from_bytes(stream.read(8), "little")
+
+
 def _position(tensor: Tensor) -> tuple[int, int]:
     return tensor.start, tensor.end
 
@@ -623,12 +635,13 @@ class Source(Sizes):
         return (*(path for path in configs if has_file(path)), *weights)
 
 
-def read_source(folder: Path, *, whole: bool = False) -> Source:
+def read_source(folder: Path, *, whole: bool = False, written: HfConfig | None = None) -> Source:
     """Reads configs and headers, a few hundred kilobytes for any model; raises ModelError or TensorError.
 
     Of a multimodal model it is the text model within, unless it is to be `whole`, as other servers load it.
+    `written` is its `config.json`, if that was read before.
     """
-    written = read_model_config(folder)
+    written = written or read_model_config(folder)
     text = None if whole else text_of(written)
     config = text or whole_of(written)
     generation, beside = folder / "generation_config.json", folder / "hf_quant_config.json"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trtspec.base.errors import ModelError
-from trtspec.models.source import has_file, read_file, read_json
+from trtspec.models.source import has_file, json_of, read_file, read_json
 from trtspec.serving.byte_alphabet import BYTE_OF_CHAR
 
 TOKENIZER_FILES = (
@@ -45,6 +46,8 @@ class TokenizerTraits:
     """The traits by which two tokenizers are compared."""
 
     file: Path
+    digest: bytes
+    """The SHA-256 of the file."""
     kind: str
     """The type of the model, such as BPE."""
     tokens: Mapping[int, bytes]
@@ -56,6 +59,8 @@ class TokenizerTraits:
     """
     merges: str
     """The rules of the model itself as canonical JSON, equal exactly if the settings are."""
+    ids: Mapping[str, int]
+    """The ids of the tokens as the file writes them."""
     named: Mapping[str, int | None]
     """The ids of the bos, eos and pad tokens that `tokenizer_config.json` names."""
     chat_templates: Mapping[str, str]
@@ -92,13 +97,33 @@ class TokenizerTraits:
         return quoted in self.stages["post_processor"] or token.content in templates
 
 
-def read_tokenizer(folder: Path) -> TokenizerTraits:
-    """Reads `tokenizer.json` and, where they exist, the config and the chat template; raises ModelError."""
+def read_tokenizer(folder: Path, like: TokenizerTraits | None = None) -> TokenizerTraits:
+    """Reads `tokenizer.json` and, where they exist, the config and the chat template; raises ModelError.
+
+    The tokens are those of `like` if both have the same file: drafts often have their target's.
+    """
     file, found = folder / "tokenizer.json", tokenizer_files(folder)
     if file.name not in found:
         repair = "save the fast tokenizer: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         raise ModelError(folder, "has no tokenizer.json", repair)
-    content = read_json(file)
+    content = read_file(file)
+    same = like if like and like.digest == _digest(content) else _tokens_of(content, file)
+    config = folder / "tokenizer_config.json"
+    settings = read_json(config) if config.name in found else {}
+    templates: Mapping[str, str] = {}
+    with suppress(*BROKEN):  # A server with such a one answers no chats, and serves everything else.
+        templates = chat_templates(folder, settings)
+    named = {name: same.ids.get(_content(settings.get(name))) for name in _NAMED}
+    return replace(same, file=file, named=named, chat_templates=templates)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def _tokens_of(data: bytes, file: Path) -> TokenizerTraits:
+    """Returns what the bytes of `tokenizer.json` say."""
+    content = json_of(data, file)
     try:
         vocabulary = dict(_vocabulary(content["model"]))
         to_bytes = _byte_level if _is_byte_level(content) else _sentence_piece
@@ -109,21 +134,17 @@ def read_tokenizer(folder: Path) -> TokenizerTraits:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         problem = f"is not a tokenizer of the tokenizers library ({type(error).__name__}: {error})"
         raise ModelError(file, problem, "download the file again") from None
-    config = folder / "tokenizer_config.json"
-    settings = read_json(config) if config.name in found else {}
-    templates: Mapping[str, str] = {}
-    with suppress(*BROKEN):  # A server with such a one answers no chats, and serves everything else.
-        templates = chat_templates(folder, settings)
-    ids = {**vocabulary, **{token.content: token_id for token_id, token in added.items()}}
     return TokenizerTraits(
         file=file,
+        digest=_digest(data),
         kind=kind,
         tokens=tokens,
         added=added,
         stages={stage: _canonical(content.get(stage)) for stage in _STAGES},
         merges=merges,
-        named={name: ids.get(_content(settings.get(name))) for name in _NAMED},
-        chat_templates=templates,
+        ids={**vocabulary, **{token.content: token_id for token_id, token in added.items()}},
+        named={},
+        chat_templates={},
     )
 
 
@@ -179,10 +200,14 @@ def _is_byte_level(content: Mapping[str, Any]) -> bool:
     return False
 
 
+_LETTERS = {**dict.fromkeys(range(256), 0xFFFF), **{ord(char): byte for char, byte in BYTE_OF_CHAR.items()}}
+"""The byte of each letter; what is none is no byte either."""
+
+
 def _byte_level(token: str) -> bytes:
     try:
-        return bytes([BYTE_OF_CHAR[letter] for letter in token])
-    except KeyError:
+        return token.translate(_LETTERS).encode("latin-1")
+    except UnicodeEncodeError:
         return token.encode()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,6 +17,7 @@ from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.recipe import gpus, kubernetes, slurm
+from trtspec.recipe.backends import NAMES
 from trtspec.recipe.layers import AUTO, LayerSearch
 from trtspec.recipe.schema import OF_TARGET, SERVED_NAME, Recipe, RecipeModel
 from trtspec.recipe.yaml_reader import MAX_BYTES, Unreadable, read
@@ -367,6 +368,23 @@ class LoadedRecipe:
     asked: str | None = None
     """The backend that a flag or the environment names instead of the recipe's own, if one does."""
 
+    def on(self, backend: str | None) -> LoadedRecipe:
+        """Returns the recipe for the backend that a flag or the environment names, if one does.
+
+        Raises RecipeError for a name that is none.
+        """
+        if backend is not None and backend not in NAMES:
+            problem = self.problem("engine.backend", f"found {backend!r:.80}", f"use {' or '.join(NAMES)}")
+            raise RecipeError(self.path, [problem])
+        if not backend or backend == self.recipe.backend:
+            return self
+        return replace(self, recipe=self.recipe.on(backend), asked=backend)
+
+    def check(self, findings: Iterable[Finding]) -> None:
+        """Raises RecipeError for these findings, and for models that are not named as they must be."""
+        if found := [with_line(one, self.lines) for one in (*findings, *_misplaced(self))]:
+            raise RecipeError(self.path, found)
+
     def problem(self, key: str, problem: str, repair: str | None = None) -> Finding:
         """A finding at a dotted key, with the line of the key or of the section that should have it."""
         return with_line(Finding(key, problem, repair), self.lines)
@@ -421,7 +439,7 @@ def parsed(data: bytes, path: Path) -> LoadedRecipe:
     return LoadedRecipe(recipe, path, document.lines, recipe.digest)
 
 
-def misplaced(loaded: LoadedRecipe) -> Iterator[Finding]:
+def _misplaced(loaded: LoadedRecipe) -> Iterator[Finding]:
     """Finds models that are neither a folder nor on the Hub, and revisions of folders."""
     for role, location in loaded.locations.items():
         if isinstance(location, str) and not _HUB_ID.match(location):

@@ -86,6 +86,21 @@ def test_named_tokens_and_chat_template(tmp_path: Path, byte_level: Callable[...
     assert read_tokenizer(folder).chat_templates == {"default": "file", "tool_use": "tools"}
 
 
+def test_a_file_that_target_and_draft_share_is_parsed_once_and_each_names_its_own_tokens(
+    tmp_path: Path, byte_level: Callable[..., Tokenizer]
+) -> None:
+    target, same, other = (tmp_path / name for name in ("target", "same", "other"))
+    for folder, size in ((target, 400), (same, 400), (other, 300)):
+        folder.mkdir()
+        save(folder, byte_level(size))
+    (same / "tokenizer_config.json").write_text('{"eos_token": "<|end|>", "chat_template": "own"}')
+    ours = read_tokenizer(target)
+    read = read_tokenizer(same, ours)
+    assert read == read_tokenizer(same) != ours
+    assert read.tokens is ours.tokens
+    assert read_tokenizer(other, ours) == read_tokenizer(other)
+
+
 def test_merges_are_equal_in_both_ways_of_writing_them(
     tmp_path: Path, byte_level: Callable[..., Tokenizer]
 ) -> None:

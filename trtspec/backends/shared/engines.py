@@ -23,6 +23,7 @@ from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.heads.reading import read_model
 from trtspec.models.pair import Member, member_of
 from trtspec.models.source import Source
+from trtspec.models.tokenizer import TokenizerTraits
 from trtspec.pipeline.engine.engine_options import BuildOptions, Default, EngineKind
 from trtspec.pipeline.machine.devices import apart
 from trtspec.pipeline.plan.depending import check_cyclic, check_ranks, choose_inside, depending, head_engine
@@ -260,8 +261,10 @@ class EngineBackend(Planner):
     def read(self, folder: Path) -> Source:
         return read_model(folder)
 
-    def member(self, source: Source, recipe: Recipe, role: Role) -> Member:
-        found = member_of(source)
+    def member(
+        self, source: Source, recipe: Recipe, role: Role, like: TokenizerTraits | None = None
+    ) -> Member:
+        found = member_of(source, like=like)
         # The scales of an FP8 model are among its weights, which are not read here.
         if source.layers is None and source.scheme is None:
             check_tensors(source, family_of(source).weights(source), None)

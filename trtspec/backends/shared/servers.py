@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from trtspec.backends.backend import Backend, MachineNeed
 from trtspec.backends.launch import FILE, ServerLaunch
 from trtspec.backends.planner import Planner
-from trtspec.base.digest import digest_of
 from trtspec.base.environment import is_secret
 from trtspec.base.findings import Finding, errors
 from trtspec.base.progress import Advance
@@ -29,9 +28,10 @@ from trtspec.models.masked import check_parallel
 from trtspec.models.mtp import MtpLayers, mtp_layers
 from trtspec.models.pair import Member, member_of
 from trtspec.models.source import INDEX, Source, has_file, read_hf_config
+from trtspec.models.tokenizer import TokenizerTraits
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.depending import depending
-from trtspec.pipeline.plan.facts import HeadFacts, ModelFacts, PlanFacts, digest_of_files, is_weight
+from trtspec.pipeline.plan.facts import HeadFacts, ModelFacts, PlanFacts, is_weight, made_of
 from trtspec.pipeline.plan.memory import are_reckoned, budget_of, kv_of_layer
 from trtspec.pipeline.plan.resolved import (
     Choice,
@@ -188,7 +188,7 @@ def launch_steps(launch: ServerLaunch) -> Iterator[Step]:
             inputs=(),
             output=name,
             command=(),
-            digest=digest_of(text),
+            made_of=text,
             action=partial(_write, text),
         )
     yield Step(
@@ -197,7 +197,7 @@ def launch_steps(launch: ServerLaunch) -> Iterator[Step]:
         inputs=launch.models,
         output=FILE,
         command=(),
-        digest=digest_of(asdict(launch)),
+        made_of=asdict(launch),
         action=partial(_write, launch.to_json()),
     )
 
@@ -214,7 +214,7 @@ def _head_step(resolved: Resolved, found: HeadFacts) -> Step:
         inputs=(found.name,),
         output=OUTPUT,
         command=(),
-        digest=digest_of_files(is_weight, found, unsaid=dict(found.head.unsaid)),
+        made_of=made_of(is_weight, found, unsaid=dict(found.head.unsaid)),
         action=partial(_write_head, found.head),
     )
 
@@ -457,9 +457,11 @@ class ServerBackend(Planner):
     def read(self, folder: Path) -> Source:
         return read_model(folder, whole=True)
 
-    def member(self, source: Source, recipe: Recipe, role: Role) -> Member:
+    def member(
+        self, source: Source, recipe: Recipe, role: Role, like: TokenizerTraits | None = None
+    ) -> Member:
         overrides = self.overrides(recipe) if role is Role.TARGET else {}
-        return member_of(source, for_engines=False, overrides=overrides)
+        return member_of(source, for_engines=False, overrides=overrides, like=like)
 
     def weight_bytes(self, source: Source, checkpoint: ConvertOptions) -> int:
         return source.size

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from trtspec.base.cache import cache_folder
 from trtspec.base.causes import DRIVER, EXCLUSIVE, Cause, find_cause, gpu_memory, signal_name
-from trtspec.base.digest import digest_of
 from trtspec.base.errors import StepError
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
@@ -133,9 +132,7 @@ def engine_step(resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[st
     checkpoint = folder / convert.checkpoint(role)
     argv = build_argv(str(checkpoint), str(folder / build.engine(role)), plan.options, plan.mode)
     portable, options, mode = _portable_argv(role, plan), plan.options, plan.mode
-    adapter, digest = plan.model.adapter, None
-    if adapter is not None:
-        digest = digest_of([release.version, gpu, portable, *sorted(adapter.items())])
+    made_of = [release.version, gpu, portable, *sorted(plan.model.adapter.items())]
 
     def run(output: Path, advance: Advance) -> None:
         # The command runs in the folder of its log, so its paths must be absolute.
@@ -144,7 +141,7 @@ def engine_step(resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[st
         directory.check_engine(output, options.max_draft_len, cache.release, mode)
 
     return replace(
-        build.step(resolved, role, gpus, digest, run),
+        build.step(resolved, role, gpus, made_of, run),
         command=launcher.command(argv, log.parent),
         portable=portable,
         obstacle=build_obstacle(host, release, gpu, plan.checkpoint.mapping.world_size),

@@ -18,7 +18,7 @@ from trtspec.checkpoint.layers.chosen import with_layers
 from trtspec.checkpoint.tensors import DTYPES
 from trtspec.models.source import ITEM_SIZE, Source
 from trtspec.pipeline.engine.engine_options import BuildOptions
-from trtspec.pipeline.plan.facts import PlanFacts, digest_of_files, is_weight
+from trtspec.pipeline.plan.facts import PlanFacts, is_weight, made_of
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.repository.spec import EngineModel
 from trtspec.pipeline.run.step import Step, name_of
@@ -98,9 +98,9 @@ class TorchBackend(EngineBackend):
         """Returns the step that makes a model's engine, or that of a draft that lives in its target."""
         plan, options = resolved.engines[role], resolved.engines[role].options
         checkpoint = resolved.output / convert.checkpoint(role)
-        digest = digest_of([builder.FORMAT, facts.host.versions.get("trtspec"), asdict(options)])
+        made = [builder.FORMAT, facts.host.versions.get("trtspec"), asdict(options)]
         own = build.step(
-            resolved, role, gpus, digest, lambda output, _: self.build(checkpoint, options, output)
+            resolved, role, gpus, made, lambda output, _: self.build(checkpoint, options, output)
         )
         return _dependent(own, resolved, role) if plan.is_dependent else own
 
@@ -121,11 +121,11 @@ def _dependent(step: Step, resolved: Resolved, role: Role) -> Step:
         step,
         summary="the head on the target's engine" if head else "the layers of the target's engine",
         inputs=(build.engine(Role.TARGET), *([plan.model.name] if head else [])),
-        digest=digest_of_files(
+        made_of=made_of(
             is_weight,
             plan.model,
             resolved.target.model,
-            step=step.digest,
+            step=digest_of(step.made_of),
             target=asdict(resolved.target.checkpoint),
             **choose_layers.written(resolved, role),
         ),

@@ -18,7 +18,6 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from trtspec.backends.launch import ServerLaunch
-from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import write_repository
@@ -66,7 +65,7 @@ def write_repository_step(launch: ServerLaunch) -> Step:
         inputs=launch.models,
         output=write_repository.OUTPUT,
         command=(),
-        digest=digest_of(made),
+        made_of=made,
         action=partial(_write, made),
     )
 

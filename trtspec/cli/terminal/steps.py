@@ -47,7 +47,7 @@ class PlannedSteps:
                 "inputs": list(step.inputs),
                 "output": step.output,
                 "command": list(step.command),
-                "digest": step.digest,
+                "digest": self.made.digest(step),
                 "done": step.name not in pending,
                 "obstacle": str(step.obstacle) if step.obstacle and step.name in pending else None,
             }

@@ -97,11 +97,12 @@ def is_head(folder: Path) -> bool:
 
 def read_model(folder: Path, *, whole: bool = False) -> Source:
     """Reads a folder that must have a model, as `read_source`; raises ModelError for a head too."""
-    if is_head(folder):
+    config, found = _format(folder)
+    if found:
         method = read_head(folder).method
         repair = f"name it as the draft, with speculation.method: {method}"
         raise ModelError(folder, f"is a head of method {method}, not a model", repair)
-    return read_source(folder, whole=whole)
+    return read_source(folder, whole=whole, written=config)
 
 
 def read_head(folder: Path) -> HeadDescription:

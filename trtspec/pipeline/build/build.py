@@ -15,13 +15,12 @@ from typing import Literal
 
 from trtspec.base.progress import Advance, Progress, no_progress
 from trtspec.base.roles import Role
-from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, with_files
+from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, completed
 from trtspec.pipeline.build.preflight import look_ahead
 from trtspec.pipeline.build.report import recorded
 from trtspec.pipeline.build.stored import check_key, push_build
-from trtspec.pipeline.run.runner import run
+from trtspec.pipeline.run.runner import fetch_weights, run
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps.pull import unbuilt
 from trtspec.pipeline.steps.steps import Stage, up_to
 from trtspec.pipeline.store.entry import Entry
 from trtspec.pipeline.store.lease import StoreLease, leased
@@ -77,8 +76,8 @@ def build(
     request = PlanRequest(output, backend, container=container, only=role)
     pushes = store if stage is Stage.BUILD else None
 
-    def complete(outline: BuildPlan, *, to_run: bool) -> BuildPlan:
-        made = with_files(outline, store, progress, to_run=to_run)
+    def complete(outline: BuildPlan) -> BuildPlan:
+        made = completed(outline, store)
         if key:
             check_key(made, role, key)
         return made
@@ -88,12 +87,15 @@ def build(
         for note in made.notes:
             warn(note.words)
         if pushes:
-            made = complete(made, to_run=False)
+            made = complete(made)
             watch = held.enter_context(_leased(pushes, made, progress, warn))
-        made = complete(made, to_run=True)
+        made = complete(made)
         record(made)
         if role and role in made.found:
             return BuildResult(made, (), (), 0.0)
+        if stage is Stage.FETCH:
+            undone = made.pending()
+            fetch_weights((step for step in made.steps if step.name in undone), progress)
         done = run_steps(made, up_to(made.steps, stage), watch)
         return replace(done, pushed=tuple(push_build(pushes, made, watch, role))) if pushes else done
 
@@ -118,7 +120,7 @@ def _leased(
     name, tensorrt = made.resolved.loaded.recipe.name, made.facts.host.versions.get("tensorrt")
     engines = {
         (platform.folder, key): (role, platform)
-        for role, platform, key in unbuilt(made.resolved, made.own_steps, made.pending(), tensorrt)
+        for role, platform, key in made.unbuilt(made.pending(), tensorrt)
     }
     with ExitStack() as held:
         leases = dict[Role, StoreLease]()

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trtspec.backends.recipes import load, release_of, runner_of, runners_of
+from trtspec.base.digest import digest_of
 from trtspec.base.errors import OptionError
 from trtspec.base.findings import Finding
 from trtspec.base.progress import Progress, no_progress
 from trtspec.base.roles import Role
-from trtspec.models.download import is_headers_only
 from trtspec.pipeline.machine.host import Host, find_host
 from trtspec.pipeline.plan.facts import PlanFacts, gather
-from trtspec.pipeline.plan.resolved import Chooser, Resolved, asked_backend, choose_output
-from trtspec.pipeline.run.records import FOLDER, FileDigests, has_records, pending
+from trtspec.pipeline.plan.resolved import Chooser, Resolved, asked_backend, build_folder, choose_output
+from trtspec.pipeline.run.records import FOLDER, FileDigests, has_records, pending, unread_digest
 from trtspec.pipeline.run.runner import named
-from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps import check_pair
-from trtspec.pipeline.steps.pull import StoredEngine, find_stored
-from trtspec.pipeline.steps.steps import make_steps
+from trtspec.pipeline.run.step import Step, name_of
+from trtspec.pipeline.steps import build, check_pair
+from trtspec.pipeline.steps.pull import MAKERS, StoredEngine, engine_platform
+from trtspec.pipeline.steps.steps import all_steps
+from trtspec.pipeline.store.entry import Platform
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
@@ -55,16 +56,18 @@ class BuildPlan:
     facts: PlanFacts
     resolved: Resolved
     """The consequences of the facts and the recipe."""
+    own_steps: list[Step]
+    """The steps that make everything here but the manifest."""
     steps: list[Step]
     """The steps that pull the engines that a store has, and make the rest."""
-    own_steps: list[Step]
-    """The steps that make everything here."""
     digests: FileDigests
-    """The digests of files."""
+    """The digests of files, as far as they were asked for."""
     found: Mapping[Role, StoredEngine] = field(default_factory=dict)
     """The engines that a store has."""
     notes: Sequence[Finding] = ()
     """What each model shows by itself; none if an earlier build looked at them."""
+    is_complete: bool = False
+    """True if the models' files may be read whole for their digests."""
 
     @property
     def output(self) -> Path:
@@ -74,11 +77,23 @@ class BuildPlan:
         """Returns the names of the steps that are not done."""
         return pending(self.steps, self.output, self.digests)
 
-    def missing(self, names: Collection[str]) -> set[Role]:
-        """Returns the roles whose weights the steps of these names read and this machine lacks."""
-        readers = (step for step in self.steps if step.name in names and step.reads_weights)
-        roles = {step.role for step in readers if step.role}
-        return {role for role in roles if is_headers_only(self.facts.models[role].source)}
+    def digest(self, step: Step) -> str | None:
+        """Returns the digest of a step; None if it is made of files that are not to be read."""
+        return self.digests.of_step(step) if self.is_complete else unread_digest(step)
+
+    def unbuilt(self, undone: Collection[str], tensorrt: str | None) -> Iterator[tuple[Role, Platform, str]]:
+        """Yields the engines that would have to be built, with the platform and the key of each in a store.
+
+        `undone` names the steps that are not done. `tensorrt` is as for `engine_platform`.
+        """
+        for role in self.resolved.engines:
+            if name_of(build.KIND, role) in undone:
+                yield role, engine_platform(self.resolved, role, tensorrt), self.engine_key(role)
+
+    def engine_key(self, role: Role) -> str:
+        """Returns a digest of all that an engine is made of."""
+        own = (step for step in self.own_steps if step.role is role and step.output)
+        return digest_of([self.digests.of_step(step) for step in own if step.kind in MAKERS])
 
 
 def make_plan(
@@ -99,20 +114,19 @@ def make_plan(
     the engines are built in a container of NVIDIA's image, and not by what is installed here. Engines that
     the `store` has are pulled from it. With `only` the steps are those of one engine.
 
-    The weights of a pair that was never built are read only with `to_run` or a `store`, and downloaded only
-    with `to_run`, if a step will read them. Where they are not read, a published model that the Hub does not
-    give is what trtspec's table says of it. `progress` reports long work. Raises RecipeError, OptionError for
-    an option that does not go with the recipe, PairError for models that do not fit, what `gather` raises,
-    and StoreError.
+    No weights are downloaded. Those of a pair that was never built are not read either, but with `to_run` or
+    a `store`. Where they are not read, a published model that the Hub does not give is what trtspec's table
+    says of it. `progress` reports long work. Raises RecipeError, OptionError for an option that does not go
+    with the recipe, PairError for models that do not fit, what `gather` raises, and StoreError.
     """
     request = PlanRequest(output, backend, layout, container, only)
     loaded = read_request(recipe, request)
     host = find_host(release_of(loaded.recipe), container=container)
-    reads = to_run or store is not None
+    folder = build_folder(loaded, request.flags, os.environ)
+    reads = to_run or store is not None or has_records(folder)
     made = draw_plan(loaded, host, request, progress, offline=not reads)
-    reads = reads or has_records(made.output)
     if reads:
-        made = with_files(made, store, progress, to_run=to_run)
+        made = completed(made, store)
     return judged(made, made.pending())
 
 
@@ -124,8 +138,10 @@ def judged(made: BuildPlan, names: Collection[str]) -> BuildPlan:
     step = next((step for step in made.steps if step.kind in check_pair.KINDS and step.name in names), None)
     if step is None:
         return made
+    from trtspec.pipeline.inspection.pair import judge
+
     with named(step):
-        return replace(made, notes=check_pair.judge(made.resolved, made.facts))
+        return replace(made, notes=judge(made.resolved, made.facts))
 
 
 def read_request(recipe: str | Path, request: PlanRequest) -> LoadedRecipe:
@@ -147,33 +163,20 @@ def draw_plan(
     *,
     offline: bool = False,
     asks: bool = True,
-    digests: FileDigests | None = None,
-    weights: Collection[Role] = (),
-    store: Store | None = None,
 ) -> BuildPlan:
     """Returns the plan as far as it is known before a file of weights is read, hashed or downloaded.
 
-    With `digests` it tells which steps are done, and of which engines the `store` has. `weights`, `offline`
-    and `asks` are as for `gather`. Raises RecipeError and OptionError, also for what the recipe wants and its
-    models do not allow, what `gather` raises, ChangedError, and StoreError.
+    `offline` and `asks` are as for `gather`. Raises RecipeError and OptionError, also for what the recipe
+    wants and its models do not allow, and what `gather` raises.
     """
-    # Another engine's server gets a model of the Hub by its commit: nothing here reads its weights.
-    is_whole = not runner_of(loaded.recipe).builds_engines
-    facts = gather(loaded, host, digests, weights, progress, is_whole=is_whole, offline=offline, asks=asks)
-    if digests:
-        # Another plan may have waited since it noted the sources.
-        digests.check()
+    runner = runner_of(loaded.recipe)
+    facts = gather(loaded, host, progress, is_whole=not runner.builds_engines, offline=offline, asks=asks)
     resolved = resolve(loaded, facts, request.flags, os.environ)
     if request.container and resolved.release is None:
         raise OptionError("container", f"the {resolved.backend} backend builds without a container")
-    digests = digests or FileDigests(resolved.output / FOLDER / "digests.json", progress)
-    own = steps = make_steps(resolved, facts, request.only)
-    found = dict[Role, StoredEngine]()
-    if store:
-        undone = pending(own, resolved.output, digests)
-        found = find_stored(store, resolved, own, undone, host.versions.get("tensorrt"))
-        steps = make_steps(resolved, facts, request.only, found)
-    return BuildPlan(request, facts, resolved, steps, own, digests, found)
+    own = runner.steps(resolved, facts, request.only)
+    digests = FileDigests(resolved.output / FOLDER / "digests.json", progress, facts.read)
+    return BuildPlan(request, facts, resolved, own, all_steps(resolved, facts, own, {}), digests)
 
 
 def resolve(
@@ -194,17 +197,19 @@ def resolve(
     return runner_of(loaded.recipe).resolve(choose, facts, output, runners)
 
 
-def with_files(made: BuildPlan, store: Store | None, progress: Progress, *, to_run: bool) -> BuildPlan:
-    """Returns the plan with the digests of all files, so that it tells which steps are done.
+def completed(made: BuildPlan, store: Store | None) -> BuildPlan:
+    """Returns the plan with the engines that the store has, so that it tells what is to be done.
 
-    `store` and `to_run` are as for `make_plan`. Raises what `gather` raises, and StoreError.
+    Raises StoreError, and ChangedError for a file that is not the one any more that the plan has read.
     """
-    loaded, host, notes, weights = made.resolved.loaded, made.facts.host, made.notes, set[Role]()
-    while True:
-        made = draw_plan(
-            loaded, host, made.request, progress, digests=made.digests, weights=weights, store=store
-        )
-        missing = made.missing(made.pending()) if to_run else set[Role]()
-        if not missing:
-            return replace(made, notes=notes)
-        weights |= missing
+    undone = pending(made.own_steps, made.output, made.digests)
+    engines = list(made.unbuilt(undone, made.facts.host.versions.get("tensorrt"))) if store else []
+    # It may have waited for another builder since it read them.
+    made.digests.check()
+    found = {
+        role: StoredEngine(store, entry)
+        for role, platform, key in engines
+        if store and (entry := store.find(platform, key))
+    }
+    steps = all_steps(made.resolved, made.facts, made.own_steps, found)
+    return replace(made, steps=steps, found=found, is_complete=True)

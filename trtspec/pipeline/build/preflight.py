@@ -10,7 +10,7 @@ from pathlib import Path
 from trtspec.backends.recipes import release_of, runner_of
 from trtspec.base.progress import Progress, no_progress
 from trtspec.base.roles import Role
-from trtspec.models.download import cache_of, local_folder
+from trtspec.models.download import cache_of, find_models
 from trtspec.models.heads.reading import read_head
 from trtspec.models.pair import refuse
 from trtspec.models.published import published
@@ -18,7 +18,6 @@ from trtspec.models.source import Source
 from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, draw_plan, judged, read_request
 from trtspec.pipeline.inspection.pair import PairReport, inspect_pair, inspect_planned
 from trtspec.pipeline.machine.host import Host, find_disk, find_host
-from trtspec.pipeline.plan.facts import absent
 from trtspec.pipeline.plan.obstacles import disk_obstacle
 from trtspec.pipeline.plan.resolved import build_folder
 from trtspec.pipeline.run.records import has_records, unrecorded
@@ -65,17 +64,16 @@ def look_here(loaded: LoadedRecipe, host: Host, request: PlanRequest) -> PairRep
     The Hub is not asked. Of a model that is neither here nor in trtspec's table nothing is known, and so
     nothing of what the plan would choose. Raises what `draw_plan` raises.
     """
-    lacking, models, head = absent(loaded), loaded.recipe.models, None
+    models, head, sources = loaded.recipe.models, None, dict[Role, Source]()
+    places = find_models(loaded, loaded.locations, no_progress, asks=False)
+    lacking = {role: place for role, place in places.items() if not isinstance(place, Path)}
     if all(published(models[role].model, models[role].revision) for role in lacking):
         made = draw_plan(loaded, host, request, no_progress, offline=True, asks=False)
         return inspect_planned(made.resolved, made.facts)
-    sources = dict[Role, Source]()
-    for role, location in loaded.locations.items():
-        if role in lacking:
+    for role, folder in places.items():
+        if not isinstance(folder, Path):
             continue
-        is_head = loaded.recipe.speculation.method.is_head and role is Role.DRAFT
-        folder = local_folder(location, models[role].revision, is_head=is_head)
-        if is_head:
+        if loaded.recipe.speculation.method.is_head and role is Role.DRAFT:
             head = read_head(folder)
         else:
             sources[role] = runner_of(loaded.recipe).read(folder)
@@ -90,7 +88,7 @@ def _check_disks(made: BuildPlan, undone: Collection[Step], names: Collection[st
     disk, or may not be written there."""
     needs, downloads = Counter[Path](), Counter[str]()
     needs[made.output] = _written(made, undone)
-    for role in made.missing(names):
+    for role in {step.role for step in made.steps if step.name in names and step.fetch and step.role}:
         facts = made.facts.models[role]
         # A draft of the target's layers is in the target's repository, which is downloaded once.
         downloads[facts.name] = max(downloads[facts.name], facts.source.size)

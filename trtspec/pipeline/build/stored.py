@@ -14,7 +14,7 @@ from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.build_lock import only_build
 from trtspec.pipeline.steps import build, copy_tokenizer, write_repository
-from trtspec.pipeline.steps.pull import engine_key, engine_platform
+from trtspec.pipeline.steps.pull import engine_platform
 from trtspec.pipeline.steps.steps import MANIFEST
 from trtspec.pipeline.store import transfer
 from trtspec.pipeline.store.entry import Content, Entry, Platform
@@ -37,19 +37,19 @@ def push_build(store: Store, made: BuildPlan, watch: Progress, only: Role | None
 
 def _push_held(store: Store, made: BuildPlan, watch: Progress, only: Role | None) -> list[Entry]:
     """Pushes a build directory that is locked."""
-    resolved, steps = made.resolved, made.own_steps
-    folder, roles = resolved.output, (only,) if only else tuple(resolved.engines)
+    resolved, folder = made.resolved, made.output
+    roles = (only,) if only else tuple(resolved.engines)
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     platforms = {role: engine_platform(resolved, role, manifest["tools"].get("tensorrt")) for role in roles}
-    things: list[tuple[Content, Platform, str | None, Path, tuple[str, ...]]] = [
-        (role.value, platforms[role], engine_key(steps, role), folder / build.engine(role), (".",))
+    things: list[tuple[Content, Platform, str, Path, tuple[str, ...]]] = [
+        (role.value, platforms[role], made.engine_key(role), folder / build.engine(role), (".",))
         for role in roles
     ]
     if only is None:
         things.append(("pair", platforms[Role.TARGET], pair_key(made), folder, _served(resolved)))
     pushed = []
     for content, platform, key, path, paths in things:
-        if key is None or store.find(platform, key):
+        if store.find(platform, key):
             continue
         with watch(f"read {content}", None) as advance:
             files, folders = transfer.describe(path, paths, advance)
@@ -67,16 +67,16 @@ def _served(resolved: Resolved) -> tuple[str, ...]:
     return (*tokenizers, *engines, write_repository.OUTPUT, MANIFEST)
 
 
-def key_of(made: BuildPlan, only: Role | None) -> str | None:
-    """Returns the key of one engine or else of the pair; None if the models' files have not been read."""
-    return engine_key(made.own_steps, only) if only else pair_key(made)
+def key_of(made: BuildPlan, only: Role | None) -> str:
+    """Returns the key of one engine or else of the pair."""
+    return made.engine_key(only) if only else pair_key(made)
 
 
 def pair_key(made: BuildPlan) -> str:
     """Returns the key of a build, which is the same whether the engines were built or pulled."""
-    engines = [engine_key(made.own_steps, role) for role in made.resolved.engines]
+    engines = [made.engine_key(role) for role in made.resolved.engines]
     outputs = (*copy_tokenizer.outputs(made.resolved), write_repository.OUTPUT)
-    own = [step.digest for step in made.own_steps if step.output in outputs]
+    own = [made.digests.of_step(step) for step in made.own_steps if step.output in outputs]
     return digest_of([made.resolved.loaded.digest, own, engines])
 
 

@@ -14,7 +14,7 @@ from trtspec.base.roles import Role
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.mtp import MtpLayers, mtp_layers
-from trtspec.models.pair import Member, compare, past_embedding
+from trtspec.models.pair import Member, compare, past_embedding, refuse
 from trtspec.models.source import Source
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
@@ -47,6 +47,16 @@ class PairReport:
         return mtp_layers(self.sides[Role.TARGET].source)
 
 
+def judge(resolved: Resolved, facts: PlanFacts) -> list[Finding]:
+    """Returns what each model of a plan shows by itself; raises PairError for models that do not fit, and as
+    `inspect_pair`.
+    """
+    report = inspect_planned(resolved, facts)
+    can_translate = resolved.target.runner.translates
+    refuse(str(resolved.loaded.path), report.findings, can_translate=can_translate)
+    return report.alone
+
+
 def inspect_planned(resolved: Resolved, facts: PlanFacts) -> PairReport:
     """Returns what the models of a plan show; raises as `inspect_pair`."""
     unread = {role: model.not_read for role, model in facts.models.items() if model.not_read}
@@ -73,7 +83,8 @@ def inspect_pair(
     translates = recipe.speculation.method.translates
     sides, alone = dict[Role, Member](), list[Finding]()
     for role, source in sources.items():
-        side = backend.member(source, recipe, role)
+        like = next((side.tokenizer for side in sides.values()), None)
+        side = backend.member(source, recipe, role, like)
         reads = role is Role.TARGET or translates
         alone += past_embedding(role, source, side.tokenizer if reads else None)
         sides[role] = side

@@ -114,7 +114,7 @@ def _layers(
     calibration = choose.loaded.recipe.target.quantization.calibration
     if calibration and draft.layer_search.dataset is None and dataset:
         values |= {"text_field": calibration.text_field, "chat_template": calibration.chat_template}
-    choose(f"{key}.dataset", dataset.dataset.name if dataset else "trtspec's own", _REASON[dataset is None])
+    choose(f"{key}.dataset", dataset.name if dataset else "trtspec's own", _REASON[dataset is None])
     choose(f"{key}.count", count, "without 45 % of the layers between the first and the last, as in SWIFT")
     options = {name: choose(f"{key}.{name}", value, "the usual value") for name, value in values.items()}
     return LayersPlan(None, SearchOptions(target.checkpoint.dtype, shares_cache, count, **options), dataset)

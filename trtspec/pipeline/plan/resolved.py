@@ -17,6 +17,7 @@ from trtspec.backends.launch import ServerLaunch
 from trtspec.base.errors import RecipeError
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
+from trtspec.checkpoint.calibrate.texts import Dataset
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.convert_options import Mapping as RankMapping
 from trtspec.checkpoint.engine_draft import EngineDraft
@@ -25,7 +26,7 @@ from trtspec.models.heads.head import HeadDescription
 from trtspec.models.source import Source
 from trtspec.pipeline.engine.directory import EXTERNAL
 from trtspec.pipeline.engine.engine_options import BuildOptions
-from trtspec.pipeline.plan.facts import DatasetFacts, ModelFacts
+from trtspec.pipeline.plan.facts import ModelFacts
 from trtspec.pipeline.repository.spec import AdmissionParameters, Placement
 from trtspec.recipe import devices, releases
 from trtspec.recipe.loader import LoadedRecipe
@@ -170,7 +171,7 @@ MAX_DRAFT_LEN, MAX_DRAFT_LEN_CPU = 8, 4
 class CalibrationPlan:
     """The dataset and the options of a model's calibration."""
 
-    dataset: DatasetFacts
+    dataset: Dataset
     options: CalibrateOptions
 
 
@@ -182,7 +183,7 @@ class LayersPlan:
     """The layers that the recipe names; None if a search chooses them."""
     search: SearchOptions | None = None
     """The options of the search."""
-    dataset: DatasetFacts | None = None
+    dataset: Dataset | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,37 +8,63 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any, TypeAlias
 
 from trtspec.base.atomic import write_atomically
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import ChangedError
 from trtspec.base.progress import Advance, Progress, no_progress
+from trtspec.models.download import digests_of_weights, downloaded
 from trtspec.models.source import open_file
-from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.run.step import Digested, Step
 
 CHUNK = 4 << 20
 LARGE = 1 << 30
 _AGAIN = "wait until nothing writes to it, and run the same command again"
 
 
+Stamp: TypeAlias = tuple[str, int]
+"""What tells a file from another in its place: what its digest is kept by, and the time of its status."""
+
+
+def stamps(files: Iterable[Path]) -> dict[Path, Stamp | None]:
+    """Returns the stamp of each file; None for one that is not there."""
+    return {file: _stamp(file) for file in files}
+
+
+def _stamp(file: Path) -> Stamp | None:
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return _key(stat), stat.st_ctime_ns
+
+
+def _key(stat: os.stat_result) -> str:
+    """Returns what a file's digest is kept by."""
+    return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
+
+
 class FileDigests:
     """Keeps digests in a small file, by device, inode, size and modification time.
 
-    Two hard links are one file. Files of a gigabyte or more, together, are read under `watch`.
+    Two hard links are one file. Files of a gigabyte or more, together, are read under `watch`. `sources` are
+    the files that a plan has read, as they were before; one that was not there is to stay away.
     """
 
-    def __init__(self, store: Path, watch: Progress) -> None:
+    def __init__(
+        self, store: Path, watch: Progress, sources: Mapping[Path, Stamp | None] | None = None
+    ) -> None:
         self._store, self._watch = store, watch
         self._known: dict[str, str] = _read(store)
-        self._sources: dict[Path, tuple[str, int] | None] = {}
+        self._sources = dict(sources or {})
 
     def note(self, files: Iterable[Path]) -> None:
         """Notes the sources of a build before they are read; a file that is not there is to stay away."""
-        for file in files:
-            self._sources.setdefault(file, _stat(file))
+        self._sources |= stamps(file for file in files if file not in self._sources)
 
     def check(self) -> None:
         """Raises ChangedError for a source that was replaced, written, added or removed since it was noted.
@@ -46,7 +72,7 @@ class FileDigests:
         A file of which only the status has changed, such as the number of its links, is read again.
         """
         for file, noted in self._sources.items():
-            now = _stat(file)
+            now = _stamp(file)
             is_same = now == noted or (now and noted and now[0] == noted[0] and self._is_known(file, now[0]))
             if not is_same:
                 raise ChangedError(file, "has changed since this build began to read it", _AGAIN)
@@ -71,12 +97,29 @@ class FileDigests:
                 self._known[key] = _sha256(file, key, advance)
         return {file: self._known[key] for file, key in keys.items()}
 
-    def by_name(self, files: Iterable[Path], name: str, known: Mapping[str, str]) -> dict[str, str]:
-        """Returns the digests of a model's files by their names; `known` are those that need no reading."""
-        named = {file.name: file for file in files}
-        self.note(named.values())
-        read = self.of_all([file for each, file in named.items() if each not in known], name)
-        return {each: known[each] if each in known else read[file] for each, file in named.items()}
+    def of_step(self, step: Step) -> str:
+        """Returns the digest of all that a step's output depends on."""
+        return digest_of(self.filled(step.made_of, step.inputs[0] if step.inputs else step.name))
+
+    def filled(self, data: Any, name: str) -> Any:
+        """Returns data of JSON as in `Step.made_of`, with the digests in it.
+
+        The Hub tells the SHA-256 of weights that were not downloaded. `name` is as for `of_all`.
+        """
+        files = {file: downloaded(file) for file in files_in(data)}
+        told = {
+            folder / weights: sha
+            for folder in {file.parent for file in files.values()}
+            for weights, sha in digests_of_weights(folder).items()
+        }
+        own = [file for file in files.values() if file not in told]
+        self.note(own)
+        told |= self.of_all(own, name)
+
+        def plain(part: Any) -> str:
+            return digest_of(_plain(part.of, plain)) if isinstance(part, Digested) else told[files[part]]
+
+        return _plain(data, plain)
 
     def of_tree(self, path: Path) -> dict[str, str]:
         """Returns the digests of a file or of all files in a folder, by paths that begin with its own name.
@@ -89,22 +132,23 @@ class FileDigests:
         files = (file for file in path.rglob("*") if file.is_file() and file.parent.name != "__pycache__")
         return {file.relative_to(path.parent).as_posix(): self.of(file) for file in sorted(files)}
 
+    def learn(self, store: Path) -> None:
+        """Adds what another build directory's file of digests has."""
+        self._known |= _read(store)
+
     def save(self) -> None:
         write_atomically(self._store, json.dumps(self._known, indent=0))
 
 
-def _key(stat: os.stat_result) -> str:
-    """Returns what a file's digest is kept by."""
-    return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
+def _plain(data: Any, default: Callable[[Any], Any]) -> Any:
+    return json.loads(json.dumps(data, default=default))
 
 
-def _stat(file: Path) -> tuple[str, int] | None:
-    """Returns the key of a file and the time of its status; None if it is not there."""
-    try:
-        stat = file.stat()
-    except OSError:
-        return None
-    return _key(stat), stat.st_ctime_ns
+def files_in(data: Any) -> list[Path]:
+    """Returns the files whose paths are in what a step is made of."""
+    found = list[Path]()
+    _plain(data, lambda part: part.of if isinstance(part, Digested) else found.append(part))
+    return found
 
 
 def _read(store: Path) -> dict[str, str]:
@@ -176,10 +220,15 @@ def unrecorded(steps: Sequence[Step], build: Path) -> set[str]:
     records, names = read_records(build), set[str]()
     for step in steps:
         record = records.get(step.name)
-        is_other = record is None or step.digest not in (None, record.digest)
+        is_other = record is None or unread_digest(step) not in (None, record.digest)
         if is_other or (step.output is not None and not (build / step.output).exists()):
             names.add(step.name)
     return _with_later(steps, names)
+
+
+def unread_digest(step: Step) -> str | None:
+    """Returns the digest of a step that depends on no file; None for one that does."""
+    return None if files_in(step.made_of) else digest_of(step.made_of)
 
 
 def _with_later(steps: Sequence[Step], names: set[str]) -> set[str]:
@@ -193,9 +242,12 @@ def _with_later(steps: Sequence[Step], names: set[str]) -> set[str]:
 def is_done(step: Step, records: dict[str, Record], build: Path, digests: FileDigests) -> bool:
     """Says whether the output is there unchanged, and was made from the same inputs as it would be now."""
     record = records.get(step.name)
-    if record is None or step.digest is None or record.digest != step.digest:
-        return False
-    return record.inputs == inputs_of(step, records) and record.files == files_of(step, build, digests)
+    return (
+        record is not None
+        and record.digest == digests.of_step(step)
+        and record.inputs == inputs_of(step, records)
+        and record.files == files_of(step, build, digests)
+    )
 
 
 def inputs_of(step: Step, records: dict[str, Record]) -> dict[str, str]:

@@ -5,7 +5,7 @@ Steps that have GPUs of their own run at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import partial
@@ -48,7 +48,9 @@ def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progres
             if step.output:
                 remove_leftovers(build / step.output)
         names = pending(steps, build, digests)
-        prepare([step for step in steps if step.name in names], watch)
+        undone = [step for step in steps if step.name in names]
+        prepare(undone, watch)
+        fetch_weights(undone, watch)
         records = read_records(build)
         for group in groups(steps):
             undone = [step for step in group if not is_done(step, records, build, digests)]
@@ -56,12 +58,13 @@ def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progres
                 continue
             if [step for step in undone if records.pop(step.name, None)]:
                 write_records(build, records)
+            made_of = [digests.of_step(step) for step in undone]
             jobs = [partial(_make, step, build, digests) for step in undone]
             with watch(" and ".join(step.name for step in undone), undone[0].size) as advance:
                 for index, seconds in run_together(jobs, advance):
                     step = undone[index]
                     files = files_of(step, build, digests)
-                    records[step.name] = Record(str(step.digest), inputs_of(step, records), files, seconds)
+                    records[step.name] = Record(made_of[index], inputs_of(step, records), files, seconds)
                     write_records(build, records)
                     ran.append(step.name)
         digests.save()
@@ -90,6 +93,13 @@ def prepare(steps: Sequence[Step], watch: Progress) -> None:
                 step.prepare(watch)
 
 
+def fetch_weights(steps: Iterable[Step], watch: Progress) -> None:
+    """Downloads the weights that these steps read, as far as this machine lacks them."""
+    for step in steps:
+        if step.fetch:
+            step.fetch(watch)
+
+
 @contextmanager
 def named(step: Step) -> Iterator[None]:
     """Adds the step's name to a TrtspecError that is raised in the block."""
@@ -107,7 +117,7 @@ def _make(step: Step, build: Path, digests: FileDigests, advance: Advance) -> No
     try:
         with named(step):
             try:
-                step.action(made, advance)
+                step.action(made, advance, **digests.filled(step.told, step.name))
             finally:
                 # It may have failed for this reason.
                 digests.check()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
@@ -23,7 +24,7 @@ def step(
     resolved: Resolved,
     role: Role,
     gpus: tuple[str, ...],
-    digest: str | None,
+    made_of: Any,
     action: Callable[[Path, Advance], None],
 ) -> Step:
     """Returns the step that makes an engine of its checkpoint by an `action`, which has no command line.
@@ -37,7 +38,7 @@ def step(
         inputs=(convert.checkpoint(role),),
         output=engine(role),
         command=(),
-        digest=digest,
+        made_of=made_of,
         action=action,
         after=(name_of(convert.KIND, role),),
         gpus=gpus,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from trtspec.base.digest import digest_of
 from trtspec.base.errors import ModelError
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
@@ -15,18 +15,18 @@ from trtspec.checkpoint.calibrate.calibrate import FORMAT, calibrate
 from trtspec.checkpoint.calibration import FILE, of_layers, read_calibration, write_calibration
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.layers.chosen import with_layers
-from trtspec.models.download import check_weights
+from trtspec.models.download import with_weights
 from trtspec.models.source import Source
 from trtspec.pipeline.plan.facts import (
     PlanFacts,
-    digest_of_files,
     is_safetensors,
     is_weight_or_tokenizer,
+    made_of,
     portable_name,
 )
 from trtspec.pipeline.plan.obstacles import calibrate_obstacle
 from trtspec.pipeline.plan.resolved import CalibrationPlan, Resolved
-from trtspec.pipeline.run.step import Step, name_of
+from trtspec.pipeline.run.step import Digested, Step, name_of
 from trtspec.pipeline.steps import choose_layers
 
 KIND = "calibrate"
@@ -35,44 +35,47 @@ KIND = "calibrate"
 def step(resolved: Resolved, facts: PlanFacts, role: Role, plan: CalibrationPlan) -> Step:
     """Returns the step, which depends neither on the ranks of a checkpoint nor on the sizes of the engine."""
     model = resolved.engines[role].model
-    dataset, options, weights = plan.dataset.dataset, plan.options, digest_of_files(is_safetensors, model)
+    dataset, options, weights = plan.dataset, plan.options, Digested(made_of(is_safetensors, model))
     layers, after = choose_layers.chosen(resolved, role)
     own = choose_layers.written(resolved, role)
-    action: Callable[[Path, Advance], None]
+    action: Callable[..., None]
+    told: dict[str, Any]
     if dataset.is_ready:
         summary = f"the FP8 scales of the {role}, from {dataset.file.name}"
-        digest = weights and digest_of([weights, plan.dataset.digest, options.kv_cache])
-        digest = digest and digest_of([digest, own]) if own else digest
-        action = partial(_reuse, dataset.file, weights, model.source, layers, kv_cache=options.kv_cache)
+        made = [weights, dataset.file, options.kv_cache]
+        made, told = [Digested(made), own] if own else made, {"weights": weights}
+        action = partial(_reuse, dataset.file, model.source, layers, kv_cache=options.kv_cache)
     else:
         summary = f"the FP8 scales of the {role}, from up to {options.samples} texts"
-        values = {"format": FORMAT, "options": asdict(options), "dataset": plan.dataset.digest, **own}
-        digest = digest_of_files(is_weight_or_tokenizer, model, **values)
-        origin = {
-            "model": portable_name(model.name),
-            "revision": model.revision,
-            "weights": weights,
-            "dataset": portable_name(dataset.name),
-            "dataset_revision": dataset.revision,
-            "dataset_digest": plan.dataset.digest,
+        values = {"format": FORMAT, "options": asdict(options), "dataset": dataset.file, **own}
+        made = made_of(is_weight_or_tokenizer, model, **values)
+        told = {
+            "origin": {
+                "model": portable_name(model.name),
+                "revision": model.revision,
+                "weights": weights,
+                "dataset": portable_name(dataset.name),
+                "dataset_revision": dataset.revision,
+                "dataset_digest": dataset.file,
+            }
         }
 
-        def run(output: Path, advance: Advance) -> None:
-            check_weights(model.source)
-            chosen = with_layers(model.source, layers)
+        def run(output: Path, advance: Advance, origin: Mapping[str, Any]) -> None:
+            chosen = with_layers(with_weights(model.source), layers)
             write_calibration(output, calibrate(chosen, dataset.file, options, origin, advance))
 
         action = run
     return Step(
         kind=KIND,
         role=role,
-        reads_weights=True,
+        fetch=model.download,
         summary=summary,
         inputs=(model.name, dataset.name),
         output=f"{role}/{FILE}",
         command=(),
-        digest=digest,
+        made_of=made,
         action=action,
+        told=told,
         after=after,
         obstacle=None if dataset.is_ready else calibrate_obstacle(facts.host),
     )
@@ -95,12 +98,12 @@ def with_scales(options: ConvertOptions, file: Path | None) -> ConvertOptions:
 
 def _reuse(
     file: Path,
-    weights: str | None,
     source: Source,
     layers: Path | None,
     output: Path,
     advance: Advance,
     *,
+    weights: str,
     kv_cache: bool,
 ) -> None:
     """Copies the scales that an earlier calibration of the same weights found, of some layers or of all.

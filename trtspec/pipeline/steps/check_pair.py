@@ -4,31 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trtspec.base.findings import Finding
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
-from trtspec.pipeline.plan.facts import PlanFacts, digest_of_files, is_config
+from trtspec.pipeline.plan.facts import PlanFacts, is_config, made_of
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
 
 KIND, HEAD_KIND, MODEL_KIND = "check pair", "check head", "check model"
 KINDS = (KIND, HEAD_KIND, MODEL_KIND)
-
-
-def judge(resolved: Resolved, facts: PlanFacts) -> list[Finding]:
-    """Returns what each model shows by itself; raises PairError for models that do not fit, and as
-    `inspect_pair`.
-    """
-    from trtspec.models.pair import refuse
-    from trtspec.pipeline.inspection.pair import inspect_planned
-
-    report = inspect_planned(resolved, facts)
-    refuse(
-        str(resolved.loaded.path),
-        report.findings,
-        can_translate=resolved.target.runner.translates,
-    )
-    return report.alone
 
 
 def step(resolved: Resolved, facts: PlanFacts) -> Step:
@@ -41,12 +24,14 @@ def step(resolved: Resolved, facts: PlanFacts) -> Step:
     if head := facts.head:
         method = recipe.speculation.method.kind
         kind, summary = HEAD_KIND, f"the head is of method {method}, and fits the target"
-        values = {"head": dict(head.digests or {}), "method": method}
+        values = {"head": dict(head.files), "method": method}
     elif draft and draft.layers is None:
         kind, summary = KIND, "target and draft fit together"
         models.append(facts.models[Role.DRAFT])
 
     def check(_: Path, advance: Advance) -> None:
+        from trtspec.pipeline.inspection.pair import judge
+
         judge(resolved, facts)
 
     return Step(
@@ -55,6 +40,6 @@ def step(resolved: Resolved, facts: PlanFacts) -> Step:
         inputs=tuple(model.name for model in (*models, *([head] if head else []))),
         output=None,
         command=("trtspec", "check", str(resolved.loaded.path)),
-        digest=digest_of_files(is_config, *models, version=version, **values),
+        made_of=made_of(is_config, *models, version=version, **values),
         action=check,
     )

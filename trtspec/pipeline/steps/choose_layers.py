@@ -11,9 +11,9 @@ from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.checkpoint.layers.choose import FORMAT, SearchOptions, choose_layers
 from trtspec.checkpoint.layers.chosen import FILE, write_layers
-from trtspec.models.download import check_weights
-from trtspec.models.source import Source, read_source
-from trtspec.pipeline.plan.facts import PlanFacts, digest_of_files, is_weight_or_tokenizer, portable_name
+from trtspec.models.download import with_weights
+from trtspec.models.source import read_source
+from trtspec.pipeline.plan.facts import PlanFacts, is_weight_or_tokenizer, made_of, portable_name
 from trtspec.pipeline.plan.obstacles import search_obstacle
 from trtspec.pipeline.plan.resolved import EnginePlan, LayersPlan, Resolved
 from trtspec.pipeline.run.step import Step, name_of
@@ -30,32 +30,32 @@ def searches(engines: Mapping[Role, EnginePlan], facts: PlanFacts) -> list[Step]
 def _step(facts: PlanFacts, role: Role, layers: LayersPlan, options: SearchOptions) -> Step:
     """Returns the step, which depends on no size of an engine."""
     model, texts = facts.models[role], layers.dataset
-    name = texts.dataset.name if texts else "trtspec's own texts"
+    name = texts.name if texts else "trtspec's own texts"
     origin = {
         "model": portable_name(model.name),
         "revision": model.revision,
         "dataset": portable_name(name),
-        "dataset_revision": texts.dataset.revision if texts else None,
-        "dataset_digest": texts.digest if texts else None,
+        "dataset_revision": texts.revision if texts else None,
+        "dataset_digest": texts.file if texts else None,
     }
-    values = {"format": FORMAT, "options": asdict(options), "dataset": texts and texts.digest}
+    values = {"format": FORMAT, "options": asdict(options), "dataset": texts and texts.file}
 
-    def choose(output: Path, advance: Advance) -> None:
-        source: Source = read_source(model.source.folder)
-        check_weights(source)
-        dataset = texts.dataset.file if texts else None
+    def choose(output: Path, advance: Advance, origin: Mapping[str, Any]) -> None:
+        source = read_source(with_weights(model.source).folder)
+        dataset = texts.file if texts else None
         write_layers(output, choose_layers(source, dataset, options, origin, advance))
 
     return Step(
         kind=KIND,
         role=role,
-        reads_weights=True,
+        fetch=model.download,
         summary=f"the {options.count} layers of the target that foresee most of its answers to {name}",
         inputs=(model.name, name),
         output=f"{role}/{FILE}",
         command=(),
-        digest=digest_of_files(is_weight_or_tokenizer, model, **values),
+        made_of=made_of(is_weight_or_tokenizer, model, **values),
         action=choose,
+        told={"origin": origin},
         obstacle=search_obstacle(facts.host),
     )
 

@@ -17,9 +17,9 @@ from trtspec.checkpoint.engine_draft import EngineDraft
 from trtspec.checkpoint.layers.chosen import with_layers
 from trtspec.checkpoint.verify import FORMAT as VERIFY_FORMAT
 from trtspec.checkpoint.verify import verify
-from trtspec.models.download import check_weights
+from trtspec.models.download import with_weights
 from trtspec.models.source import Source
-from trtspec.pipeline.plan.facts import digest_of_files, is_weight
+from trtspec.pipeline.plan.facts import is_weight, made_of
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
 from trtspec.pipeline.run.step import Step, name_of
 from trtspec.pipeline.steps import choose_layers
@@ -40,7 +40,7 @@ def step(resolved: Resolved, role: Role) -> Step:
     return Step(
         kind=KIND,
         role=role,
-        reads_weights=True,
+        fetch=model.download,
         summary=f"the {role}{with_heads} as a TensorRT-LLM checkpoint in {_precision(options)}",
         inputs=(
             model.name,
@@ -49,7 +49,7 @@ def step(resolved: Resolved, role: Role) -> Step:
         ),
         output=checkpoint(role),
         command=("trtspec", "convert", recipe, "--only", role.value, "--output", output),
-        digest=digest_of_checkpoint(engine, format=FORMAT, **own),
+        made_of=made_of_checkpoint(engine, format=FORMAT, **own),
         action=partial(run, convert, model.source, layers, options, calibration, draft),
         after=(*before, *after),
         size=checkpoint_size(model.source, options, draft),
@@ -67,28 +67,25 @@ def proof(resolved: Resolved, role: Role) -> Step:
     return Step(
         kind=VERIFY,
         role=role,
-        reads_weights=True,
+        fetch=model.download,
         summary="all ranks together are the original weights",
         inputs=(model.name, made),
         output=None,
         command=("trtspec", "convert", recipe, "--only", role.value, "--verify", "--output", output),
-        digest=digest_of_checkpoint(engine, format=VERIFY_FORMAT, **own),
+        made_of=made_of_checkpoint(engine, format=VERIFY_FORMAT, **own),
         action=lambda _, advance: prove(resolved.output / made, advance),
         after=(*before, *after, name_of(KIND, role)),
         size=checkpoint_size(model.source, options, draft),
     )
 
 
-def digest_of_checkpoint(engine: EnginePlan, **values: Any) -> str | None:
-    """Returns the digest of what an engine's checkpoint is made of, and of `values`.
-
-    It is None if the digests of the files are not known.
-    """
+def made_of_checkpoint(engine: EnginePlan, **values: Any) -> list[Any]:
+    """Returns all that an engine's checkpoint is made of, and `values`."""
     models = [engine.model]
     if engine.inside:
         models += [engine.inside.model] if engine.inside.model else []
         values |= engine.inside.draft.digested()
-    return digest_of_files(is_weight, *models, options=asdict(engine.checkpoint), **values)
+    return made_of(is_weight, *models, options=asdict(engine.checkpoint), **values)
 
 
 def checkpoint(role: Role) -> str:
@@ -113,5 +110,6 @@ def run(
     folder: Path,
     advance: Advance,
 ) -> None:
-    check_weights(source)
-    work(with_layers(source, layers), with_scales(options, calibration), folder, advance, inside)
+    work(
+        with_layers(with_weights(source), layers), with_scales(options, calibration), folder, advance, inside
+    )

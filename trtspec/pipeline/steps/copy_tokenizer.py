@@ -10,7 +10,7 @@ from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.models.source import Source, has_file, read_json
 from trtspec.models.tokenizer import copy_tokenizer
-from trtspec.pipeline.plan.facts import ModelFacts, digest_of_files, is_tokenizer
+from trtspec.pipeline.plan.facts import ModelFacts, is_tokenizer, made_of
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
 
@@ -26,7 +26,7 @@ def step(model: ModelFacts, role: Role = Role.TARGET) -> Step:
         inputs=(model.name,),
         output=OUTPUT if is_target else DRAFT_OUTPUT,
         command=(),
-        digest=digest_of_files(is_tokenizer, model, end_ids=model.source.end_ids),
+        made_of=made_of(is_tokenizer, model, end_ids=model.source.end_ids),
         action=partial(run, model.source),
     )
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from trtspec.base.digest import digest_of
 from trtspec.base.roles import Role
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step, name_of
@@ -17,7 +16,7 @@ from trtspec.pipeline.store.entry import Entry, Platform, platform_of
 from trtspec.pipeline.store.store import Store
 
 KIND = "pull"
-_MAKERS = (choose_layers.KIND, calibrate.KIND, convert.KIND, convert.VERIFY, build.KIND)
+MAKERS = (choose_layers.KIND, calibrate.KIND, convert.KIND, convert.VERIFY, build.KIND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,30 +25,6 @@ class StoredEngine:
 
     store: Store
     entry: Entry
-
-
-def find_stored(
-    store: Store, resolved: Resolved, steps: Sequence[Step], undone: Collection[str], tensorrt: str | None
-) -> dict[Role, StoredEngine]:
-    """Returns those of the `unbuilt` engines that the store has; raises StoreError."""
-    return {
-        role: StoredEngine(store, entry)
-        for role, platform, key in unbuilt(resolved, steps, undone, tensorrt)
-        if (entry := store.find(platform, key))
-    }
-
-
-def unbuilt(
-    resolved: Resolved, steps: Sequence[Step], undone: Collection[str], tensorrt: str | None
-) -> Iterator[tuple[Role, Platform, str]]:
-    """Yields the engines that would have to be built, with the platform and the key of each in a store.
-
-    `undone` names the steps that are not done. `tensorrt` is as for `engine_platform`.
-    """
-    for role in resolved.engines:
-        key = engine_key(steps, role)
-        if key and name_of(build.KIND, role) in undone:
-            yield role, engine_platform(resolved, role, tensorrt), key
 
 
 def engine_platform(resolved: Resolved, role: Role, tensorrt: str | None) -> Platform:
@@ -71,7 +46,7 @@ def step(role: Role, stored: StoredEngine) -> Step:
         inputs=(),
         output=output,
         command=("trtspec", "store", "pull", str(store), entry.digest[:12], "--output", output),
-        digest=digest_of(["pull", entry.digest]),
+        made_of=["pull", entry.digest],
         action=partial(transfer.pull, store, entry),
         size=entry.size,
     )
@@ -81,17 +56,11 @@ def in_place(steps: Sequence[Step], found: Mapping[Role, StoredEngine]) -> list[
     """Returns the steps; for each engine that was found, one that pulls it replaces those that make it."""
     made: list[Step] = []
     for each in steps:
-        if each.role not in found or each.kind not in _MAKERS:
+        if each.role not in found or each.kind not in MAKERS:
             made.append(each)
         elif each.role and each.kind == build.KIND:
             made.append(step(each.role, found[each.role]))
     return made
-
-
-def engine_key(steps: Sequence[Step], role: Role) -> str | None:
-    """Returns a digest of all that an engine is made of; None if the models' files have not been read."""
-    digests = [step.digest for step in steps if step.role is role and step.kind in _MAKERS and step.output]
-    return None if None in digests else digest_of(digests)
 
 
 def provenance(found: Mapping[Role, StoredEngine]) -> dict[str, Any]:
@@ -112,7 +81,7 @@ def provenance(found: Mapping[Role, StoredEngine]) -> dict[str, Any]:
 
 
 def _made(role: Role, entry: Entry) -> dict[str, Any]:
-    makers = {name_of(kind, role) for kind in _MAKERS}
+    makers = {name_of(kind, role) for kind in MAKERS}
     kept = {key: entry.manifest.get(key) for key in ("tools", "packages", "image", "gpu")}
     for key in ("commands", "times"):
         by_step = entry.manifest.get(key) or {}

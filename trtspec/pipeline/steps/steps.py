@@ -7,9 +7,8 @@ from dataclasses import asdict, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from trtspec.backends.table import backend_named
-from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibration import read_calibration
@@ -21,26 +20,18 @@ from trtspec.pipeline.machine.installed import all_packages
 from trtspec.pipeline.plan.facts import PlanFacts, portable_name
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
 from trtspec.pipeline.run.records import read_records
-from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.run.step import Digested, Step
 from trtspec.pipeline.steps import build, calibrate, choose_layers, convert, pull
 from trtspec.pipeline.steps.pull import StoredEngine, provenance
 
 MANIFEST = "manifest.json"
-_NOTHING: Mapping[Role, StoredEngine] = {}
 
 
-def make_steps(
-    resolved: Resolved,
-    facts: PlanFacts,
-    only: Role | None = None,
-    found: Mapping[Role, StoredEngine] = _NOTHING,
+def all_steps(
+    resolved: Resolved, facts: PlanFacts, own: Sequence[Step], found: Mapping[Role, StoredEngine]
 ) -> list[Step]:
-    """Returns every step in order; engines that were `found` in a store are pulled from there. Pure.
-
-    With `only` these are the steps of one engine, and of the one that it lives in, if any; they end with a
-    manifest, and nothing is served.
-    """
-    steps = pull.in_place(backend_named(resolved.backend).steps(resolved, facts, only), found)
+    """Returns a backend's `own` steps and the manifest's. An engine that was `found` is pulled instead."""
+    steps = pull.in_place(own, found)
     return [*steps, _manifest(resolved, facts, steps, found)]
 
 
@@ -96,7 +87,7 @@ def needs_gpu(stage: Stage, engine: EnginePlan) -> bool:
     if stage is Stage.CALIBRATE and engine.layers and engine.layers.search:
         return True
     if stage is Stage.CALIBRATE:
-        return engine.calibration is not None and not engine.calibration.dataset.dataset.is_ready
+        return engine.calibration is not None and not engine.calibration.dataset.is_ready
     return stage is Stage.BUILD and engine.runner.needs_gpu is not None
 
 
@@ -123,7 +114,7 @@ def _manifest(
             role: {
                 "model": portable_name(model.name),
                 "revision": model.revision,
-                "files": dict(model.digests or {}),
+                "files": dict(model.files),
             }
             for role, model in facts.all_models.items()
         },
@@ -141,9 +132,10 @@ def _manifest(
         inputs=tuple(step.output for step in steps if step.output),
         output=MANIFEST,
         command=(),
-        digest=digest_of([asdict(content), [step.digest for step in steps]]),
+        made_of=[asdict(content), [Digested(step.made_of) for step in steps]],
         action=partial(_write_manifest, content, resolved.output, names, calibrations, chosen, image),
         after=names,
+        told={"models": content.models},
     )
 
 
@@ -175,6 +167,7 @@ def _write_manifest(
     image: Callable[[], str] | None,
     output: Path,
     advance: Advance,
+    models: Mapping[str, Mapping[str, Any]],
 ) -> None:
     """Completes the manifest, which is known only after the other steps, and writes it.
 
@@ -188,6 +181,7 @@ def _write_manifest(
     read = {role: read_calibration(file) for role, file in calibrations.items()}
     complete = replace(
         content,
+        models=models,
         calibration={**content.calibration, **{role: scale.provenance for role, scale in read.items()}},
         quality={
             **content.quality,

@@ -7,8 +7,8 @@ from pathlib import Path
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.checkpoint.layers.chosen import with_layers, write_model
-from trtspec.models.download import check_weights
-from trtspec.pipeline.plan.facts import digest_of_files, is_weight_or_tokenizer
+from trtspec.models.download import with_weights
+from trtspec.pipeline.plan.facts import is_weight_or_tokenizer, made_of
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import choose_layers
@@ -24,18 +24,17 @@ def step(resolved: Resolved, role: Role) -> Step:
     count = model.source.num_hidden_layers
 
     def write(output: Path, _: Advance) -> None:
-        check_weights(model.source)
-        write_model(with_layers(model.source, layers), output)
+        write_model(with_layers(with_weights(model.source), layers), output)
 
     return Step(
         kind=KIND,
         role=role,
-        reads_weights=True,
+        fetch=model.download,
         summary=f"{count} layers of the target as a model that {resolved.backend} loads",
         inputs=(model.name,),
         output=OUTPUT,
         command=(),
-        digest=digest_of_files(is_weight_or_tokenizer, model, **choose_layers.written(resolved, role)),
+        made_of=made_of(is_weight_or_tokenizer, model, **choose_layers.written(resolved, role)),
         action=write,
         after=before,
     )

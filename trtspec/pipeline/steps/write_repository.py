@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 from trtspec.backends.backend import PYTHON
-from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.models.families import family_of
@@ -22,7 +21,7 @@ from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.memory import KV_FRACTION, budget
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
 from trtspec.pipeline.repository.spec import EngineModel, RepositorySpec, TensorRtLlm
-from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.run.step import Digested, Step
 from trtspec.pipeline.steps import build, copy_tokenizer
 from trtspec.recipe.devices import CPU
 from trtspec.recipe.schema import BLS_MODELS
@@ -160,7 +159,7 @@ def step(resolved: Resolved, facts: PlanFacts) -> Step:
         inputs=(*copy_tokenizer.outputs(resolved), *map(build.engine, resolved.engines)),
         output=OUTPUT,
         command=(),
-        digest=digest_of([asdict(spec), facts.serving_code]),
+        made_of=[asdict(spec), Digested([[file.name, file] for file in facts.serving_code])],
         action=partial(run, spec),
         after=(copy_tokenizer.KIND,) if vocabularies(spec) else (),
     )

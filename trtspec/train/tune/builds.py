@@ -80,7 +80,7 @@ class TuneBuilds:
         steps = [step for step in made.steps if step in own or step.kind == other]
         run(steps, made.output, made.digests, self._watch)
         engine = next(step for step in own if step.kind == build.KIND)
-        digest = digest_of([step.digest for step in own])
+        digest = digest_of([made.digests.of_step(step) for step in own])
         built = self._known[candidate] = Built(made.output, made.output / str(engine.output), digest)
         return built
 

@@ -12,12 +12,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support.command_line import trtspec
+from trtspec import plan
 
 TRTSPEC = Path(sys.executable).with_name("trtspec")
 ALL = [
@@ -48,6 +50,20 @@ def test_a_second_build_of_the_same_recipe_runs_no_step(pair_recipe: Path) -> No
         assert load_file(build / path / "rank0.safetensors")
     assert (build / "model_repository/speculative_llm/config.pbtxt").is_file()
     assert json.loads((build / "tokenizer/generation_config.json").read_text())["eos_token_id"] == [1]
+
+
+def test_a_plan_reads_each_file_of_a_model_once(pair_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[str]()
+
+    def counted(file: Path, *words: Any, **options: Any) -> Any:
+        read.append(file.relative_to(pair_recipe.parent).as_posix())
+        return open(file, *words, **options)
+
+    monkeypatch.setattr("trtspec.models.source.open", counted, raising=False)
+    plan(pair_recipe, output=pair_recipe.parent / "build")
+    assert {"target/config.json", "draft/tokenizer.json", "target/model.safetensors"} <= set(read)
+    # The draft has one layer, as a head of EAGLE: its tensors tell that it is none.
+    assert {name for name in read if read.count(name) > 1} == {"draft/model.safetensors"}
 
 
 def test_the_manifest_says_what_was_made_of_what_and_nothing_of_the_machine(pair_recipe: Path) -> None:

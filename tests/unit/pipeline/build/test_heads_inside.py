@@ -193,8 +193,8 @@ class TestServed:
 
 def test_other_heads_or_another_tree_change_the_digests_of_their_steps(recipe: Path) -> None:
     def digests(*lines: str) -> dict[str, str | None]:
-        found = make_plan(write(recipe.parent, *lines), to_run=True).steps
-        return {step.name: step.digest for step in found}
+        found = make_plan(write(recipe.parent, *lines), to_run=True)
+        return {step.name: found.digest(step) for step in found.steps}
 
     usual, smaller = digests(), digests("speculation: {method: medusa, max_draft_len: 8}")
     weights = recipe.with_name("head") / "medusa_lm_head.safetensors"

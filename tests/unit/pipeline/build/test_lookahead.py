@@ -122,8 +122,8 @@ def test_an_engine_with_lookahead_says_the_targets_greedy_text(
 
 def test_the_checkpoint_is_that_of_any_method(recipe: Path) -> None:
     def digests(method: str) -> dict[str, str | None]:
-        found = make_plan(write(recipe.parent, method), to_run=True).steps
-        return {step.name: step.digest for step in found}
+        found = make_plan(write(recipe.parent, method), to_run=True)
+        return {step.name: found.digest(step) for step in found.steps}
 
     usual, other, plain = digests(LOOKAHEAD), digests("lookahead"), digests("ngram")
     assert usual["convert target"] == other["convert target"] == plain["convert target"]

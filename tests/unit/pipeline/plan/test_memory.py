@@ -33,7 +33,7 @@ def engine(source: Source, checkpoint: ConvertOptions, drafts: int = 0) -> Engin
         max_batch_size=16, max_input_len=99, max_seq_len=100, max_num_tokens=200, max_draft_len=drafts
     )
     return EnginePlan(
-        ModelFacts("model", None, source, None), None, checkpoint, options, backend_named("tensorrt_llm")
+        ModelFacts("model", None, source), None, checkpoint, options, backend_named("tensorrt_llm")
     )
 
 

@@ -223,9 +223,7 @@ def memory(source: Source, **options: Any) -> EngineMemory:
     sizes = BuildOptions(max_batch_size=1, max_input_len=99, max_seq_len=100, max_num_tokens=100)
     checkpoint = ConvertOptions("bfloat16", **options)
     return engine_memory(
-        EnginePlan(
-            ModelFacts("model", None, source, None), None, checkpoint, sizes, backend_named("tensorrt_llm")
-        )
+        EnginePlan(ModelFacts("model", None, source), None, checkpoint, sizes, backend_named("tensorrt_llm"))
     )
 
 

@@ -65,9 +65,7 @@ def of(hub_cache: Path, name: str, tensor: int) -> Network:
     )
     checkpoint = ConvertOptions("bfloat16", Mapping(tensor, 1), fp8=True, fp8_kv_cache=True)
     return network(
-        EnginePlan(
-            ModelFacts(name, None, source, None), None, checkpoint, options, backend_named("tensorrt_llm")
-        )
+        EnginePlan(ModelFacts(name, None, source), None, checkpoint, options, backend_named("tensorrt_llm"))
     )
 
 

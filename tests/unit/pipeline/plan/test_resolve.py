@@ -46,10 +46,10 @@ def resolved(llama_folder: Callable[..., Path], tmp_path: Path) -> Resolve:
         ]
         family = FAMILIES.get(architecture, FAMILIES["LlamaForCausalLM"])
         models = [
-            ModelFacts(name, None, replace(source, architecture=architecture, model_type=family.name), None)
+            ModelFacts(name, None, replace(source, architecture=architecture, model_type=family.name))
             for name, source in zip(("target", "draft"), sources, strict=True)
         ]
-        facts = PlanFacts(dict(zip(Role, models, strict=True)), Host({}), serving_code="")
+        facts = PlanFacts(dict(zip(Role, models, strict=True)), Host({}))
         recipe = tmp_path / "recipe.yaml"
         usual = ("name: x", f"hardware: {{gpu: {gpu}}}", "target: {model: ./t}", "draft: {model: ./d}")
         given = [line.split(":")[0] for line in lines]

@@ -59,9 +59,7 @@ def test_one_row_of_a_mixture_reads_what_is_active(tmp_path: Path) -> None:
     source, sizes = read_source(tmp_path), BuildOptions(1, 99, 100, 100)
     options = ConvertOptions("bfloat16")
     found = network(
-        EnginePlan(
-            ModelFacts("model", None, source, None), None, options, sizes, backend_named("tensorrt_llm")
-        )
+        EnginePlan(ModelFacts("model", None, source), None, options, sizes, backend_named("tensorrt_llm"))
     )
     assert (source.parameters, source.active_parameters) == (30_532_122_624, 3_353_032_704)
     table, routers, norms = 151936 * 2048, 48 * 128 * 2048, 48 * (2 * 2048 + 2 * 128) + 2048

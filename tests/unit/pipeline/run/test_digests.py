@@ -14,6 +14,7 @@ from trtspec.base.errors import ChangedError
 from trtspec.base.progress import Advance
 from trtspec.pipeline.run import records as module
 from trtspec.pipeline.run.records import FileDigests
+from trtspec.pipeline.run.step import Step
 
 
 class Reads(list[int]):
@@ -100,6 +101,28 @@ def test_a_digest_is_of_one_file_though_another_is_moved_over_it_meanwhile(
     with pytest.raises(ChangedError, match="weights: changed while it was read"):
         digests.of(file)
     assert digests.of(backup) == hashlib.sha256(b"one").hexdigest()
+
+
+def test_weights_have_the_digest_that_the_hub_tells_until_they_are_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was downloaded may be broken, and its engine must not be known as one of the published weights."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    outline, snapshot = tmp_path / "outlines/models--a--b/c", tmp_path / "hub/models--a--b/snapshots/c"
+    for folder, content in ((outline, b"header"), (snapshot, b"broken")):
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_bytes(content)
+    (outline / ".sha256.json").write_text('{"model.safetensors": "published"}')
+    (snapshot / "model.safetensors").rename(tmp_path / "later")
+    step = Step("convert", "", ("a/b",), None, (), [outline / "model.safetensors"], print)
+    digests = FileDigests(tmp_path / "store", Reads().watch)
+    assert digests.of_step(step) == digest_of(["published"])
+    (tmp_path / "later").rename(snapshot / "model.safetensors")
+    assert digests.of_step(step) == digest_of([hashlib.sha256(b"broken").hexdigest()])
+    digests.check()
+    (snapshot / "model.safetensors").write_bytes(b"mended")
+    with pytest.raises(ChangedError, match=r"snapshots/c/model\.safetensors: has changed"):
+        digests.check()
 
 
 def test_small_files_are_not_talked_of(tmp_path: Path) -> None:
