@@ -474,7 +474,8 @@ def _engine(
         problem = "fp8 is no gain on a CPU, which computes it in the model's dtype"
         raise choose.error(f"{role}.quantization.weights", problem, "remove quantization from the draft")
     calibration = _calibration(choose, role, checkpoint, facts)
-    extra = _build_options(choose, role, backend, facts.source.architecture, checkpoint, inside)
+    rows = options.num_verified_tokens
+    extra = _build_options(choose, role, backend, facts.source.architecture, checkpoint, inside, rows)
     if "lora_dir" in extra:
         # An absolute path, since trtllm-build does not run in the recipe's folder.
         adapter = (choose.loaded.path.parent / str(extra["lora_dir"])).absolute()
@@ -521,6 +522,7 @@ def _build_options(
     architecture: str,
     checkpoint: ConvertOptions,
     inside: InsidePlan | None,
+    rows: int,
 ) -> dict[str, Value]:
     """Returns the options of `trtllm-build` beside the sizes: the recipe's, and defaults for the rest."""
     recipe = choose.loaded.recipe
@@ -532,7 +534,7 @@ def _build_options(
     choices: dict[str, Choice] = {}
     if gpu := gpus.GPUS.get(recipe.hardware.gpu):
         mapping, fp8 = checkpoint.mapping, (checkpoint.fp8, checkpoint.fp8_kv_cache)
-        kind = EngineKind(architecture, *fp8, gpu.sm, mapping.tp_size, mapping.pp_size, fuses)
+        kind = EngineKind(architecture, *fp8, gpu.sm, mapping.tp_size, mapping.pp_size, fuses, rows)
         for name, value, reason in backend.defaults(kind, model.build):
             choices[name] = Choice(f"{role}.build.{name}", value, "default", reason)
     for name, value in model.build.items():

@@ -170,6 +170,10 @@ def _inside(recipe: Recipe) -> Iterator[Finding]:
         yield Finding("target.parallel.pipeline", problem, "write tensor ranks instead")
 
 
+_FEW_ROWS = 64
+"""The rows with which TensorRT-LLM tests its low-latency kernels; `trtspec selftest` compares both ways."""
+
+
 def defaults(kind: EngineKind, written: Mapping[str, Value]) -> Iterator[Default]:
     """Yields every default beside the sizes; `written` are the options that the recipe itself sets.
 
@@ -199,6 +203,10 @@ def _products(kind: EngineKind, written: Mapping[str, Value]) -> Iterator[Defaul
         return
     yield Default("gemm_plugin", "disable", "NVIDIA advises against it for FP8")
     if kind.sm != HOPPER:
+        return
+    if kind.rows > _FEW_ROWS:
+        reason = f"NVIDIA tests its kernels with {_FEW_ROWS} rows, and a round here may have {kind.rows}"
+        yield Default("low_latency_gemm_plugin", "disable", reason)
         return
     yield Default("low_latency_gemm_plugin", "fp8", "Hopper's FP8 kernels for the few rows of a round")
     if not FAMILIES[kind.architecture].swiglu or FAMILIES[kind.architecture].fused_gate:

@@ -55,3 +55,5 @@ class EngineKind:
     """The size of pipeline parallelism."""
     reduce_fusion: bool = True
     """False if a draft inside the engine rules out the option `reduce_fusion`."""
+    rows: int = 1
+    """The most rows of a round: one for each token of each request's draft, and one more a request."""

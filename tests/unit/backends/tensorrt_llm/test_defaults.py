@@ -39,6 +39,13 @@ def test_a_fused_gate_has_no_kernel_for_two_matrices() -> None:
     assert chosen(FP8).items() - phi3.items() == {("low_latency_gemm_swiglu_plugin", "fp8")}
 
 
+@pytest.mark.parametrize(("rows", "value"), [(64, "fp8"), (65, "disable")])
+def test_low_latency_kernels_are_on_for_the_few_rows_that_nvidia_tests(rows: int, value: str) -> None:
+    found = chosen(replace(FP8, rows=rows))
+    assert found["low_latency_gemm_plugin"] == value
+    assert ("low_latency_gemm_swiglu_plugin" in found) is (value == "fp8")
+
+
 @pytest.mark.parametrize("sm", [89, 100])
 def test_other_gpus_have_no_low_latency_kernels(sm: int) -> None:
     assert not [name for name in chosen(replace(FP8, sm=sm)) if name.startswith("low_latency")]
