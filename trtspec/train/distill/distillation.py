@@ -21,8 +21,8 @@ from trtspec.base.atomic import publish, remove, temporary
 from trtspec.base.digest import digest_of
 from trtspec.base.progress import Advance, Progress
 from trtspec.measure.bench.result import Interval
-from trtspec.pipeline.run.build_lock import only_build
 from trtspec.pipeline.run.records import FileDigests
+from trtspec.pipeline.run.runner import only_build
 from trtspec.train.distill.acceptance import AcceptanceEstimate, Tally, change, measure
 from trtspec.train.distill.answers import Answers, Show, gather
 from trtspec.train.distill.curve import LossPoint, draw_losses
