@@ -10,7 +10,6 @@ from trtspec.cli.terminal.engines import require_engines
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.signals import ended_by_sigterm
 from trtspec.cli.terminal.steps import PlannedSteps, RunSteps, tell_costs
-from trtspec.pipeline.build.stored import check_key
 
 EXAMPLES = (
     "trtspec build recipe.yaml",
@@ -53,7 +52,7 @@ def _show(options: BuildCommandOptions) -> None:
         progress=out.watch,
     )
     if options.key:
-        check_key(made, options.only, options.key)
+        made.check_key(options.only, options.key)
     out.show(PlannedSteps(made), as_json=options.json)
 
 

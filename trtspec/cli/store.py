@@ -55,7 +55,7 @@ def push(url: UrlArgument, recipe: RecipeArgument, output: OutputOption = None) 
     """Put a finished build into the store."""
     # What plans takes half a second to import, and no other of these commands plans.
     from trtspec.cli.terminal.engines import require_engines
-    from trtspec.pipeline.build.stored import push_build
+    from trtspec.pipeline.build.build import push_build
 
     require_engines(recipe, "no engine to store")
     store, made = trtspec.Store(url), trtspec.plan(recipe, output=output, progress=out.watch)

@@ -15,7 +15,6 @@ from trtspec.base.roles import Role
 from trtspec.base.units import GIB
 from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.pipeline.build.plan import BuildPlan
-from trtspec.pipeline.build.stored import pair_key
 from trtspec.pipeline.plan.resolved import EnginePlan
 from trtspec.pipeline.run.records import FOLDER, pending
 from trtspec.pipeline.steps.pull import engine_platform
@@ -215,7 +214,7 @@ def work_folder(output: Path, role: Role) -> Path:
 def look(store: Store, made: BuildPlan) -> PendingBuild:
     """Returns what is still to be built of a plan that was made for a store; raises StoreError."""
     resolved = made.resolved
-    pair = Product(engine_platform(resolved, Role.TARGET, None), pair_key(made))
+    pair = Product(engine_platform(resolved, Role.TARGET, None), made.key(None))
     if entry := store.find(pair.platform, pair.key):
         return PendingBuild(made, pair, entry, {}, {})
     undone = pending(made.own_steps, made.output, made.digests)

@@ -34,6 +34,7 @@ from trtspec.models.source import (
     INDEX,
     SINGLE,
     Source,
+    Tensor,
     data_start,
     has_file,
     read_index,
@@ -41,7 +42,6 @@ from trtspec.models.source import (
     refuse_foreign,
 )
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.schema import RecipeModel
 
 COMMIT = re.compile("[0-9a-f]{40}")
 _TRANSPORTS = ("requests", "urllib3", "httpx", "httpcore")
@@ -265,22 +265,15 @@ def with_weights(source: Source) -> Source:
     """
     if not is_headers_only(source):
         return source
-    files = {file: downloaded(file) for file in {tensor.file for tensor in source.tensors.values()}}
-    if any(file == whole for file, whole in files.items()):
-        problem = "has only the headers of a model, and its build has changed meanwhile"
-        raise ModelError(source.folder, problem, "run the command again")
-    # The header that the Hub tells is written in another way.
-    by = {file: data_start(whole) - data_start(file) for file, whole in files.items()}
-    tensors = {
-        name: replace(
-            tensor,
-            file=files[tensor.file],
-            start=tensor.start + by[tensor.file],
-            end=tensor.end + by[tensor.file],
-        )
-        for name, tensor in source.tensors.items()
-    }
-    folder = next(iter(files.values())).parent
+    tensors = dict[str, Tensor]()
+    for name, tensor in source.tensors.items():
+        if (file := downloaded(tensor.file)) == tensor.file:
+            problem = "has only the headers of a model, and its build has changed meanwhile"
+            raise ModelError(source.folder, problem, "run the command again")
+        # The header that the Hub tells is written in another way.
+        by = data_start(file) - data_start(tensor.file)
+        tensors[name] = replace(tensor, file=file, start=tensor.start + by, end=tensor.end + by)
+    folder = next(iter(tensors.values())).file.parent
     return replace(source, folder=folder, tensors=MappingProxyType(tensors))
 
 
@@ -526,22 +519,19 @@ def refused(loaded: LoadedRecipe, known: Collection[Role] = ()) -> dict[Role, Tr
 
     A model that is `known` is lacking too where only some of its files are here.
     """
-    models = loaded.recipe.models
-    on_hub = [role for role, location in loaded.locations.items() if isinstance(location, str)]
-    lacking = [role for role in on_hub if _is_lacking(models[role], is_known=role in known)]
+
+    def refusal(role: Role, name: str) -> TrtspecError | None:
+        revision = loaded.recipe.models[role].revision
+        folder = cached_folder(name, revision)
+        if folder and (role not in known or is_whole(folder) or headers_of(folder).is_dir()):
+            return None
+        try:
+            check_access(name, revision, _HUB_TIMEOUT_S)
+        except TrtspecError as error:
+            return error
+        return None
+
     with ThreadPoolExecutor(len(Role)) as pool:
-        found = {role: pool.submit(_refusal, models[role]) for role in lacking}
+        names = {role: name for role, name in loaded.locations.items() if isinstance(name, str)}
+        found = {role: pool.submit(refusal, role, name) for role, name in names.items()}
         return {role: error for role, future in found.items() if (error := future.result())}
-
-
-def _is_lacking(model: RecipeModel, *, is_known: bool) -> bool:
-    folder = cached_folder(model.model, model.revision)
-    return folder is None or (is_known and not is_whole(folder) and not headers_of(folder).is_dir())
-
-
-def _refusal(model: RecipeModel) -> TrtspecError | None:
-    try:
-        check_access(model.model, model.revision, _HUB_TIMEOUT_S)
-    except TrtspecError as error:
-        return error
-    return None

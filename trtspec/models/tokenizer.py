@@ -46,7 +46,7 @@ class TokenizerTraits:
     """The traits by which two tokenizers are compared."""
 
     file: Path
-    digest: bytes
+    digest: str
     """The SHA-256 of the file."""
     kind: str
     """The type of the model, such as BPE."""
@@ -107,18 +107,15 @@ def read_tokenizer(folder: Path, like: TokenizerTraits | None = None) -> Tokeniz
         repair = "save the fast tokenizer: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         raise ModelError(folder, "has no tokenizer.json", repair)
     content = read_file(file)
-    same = like if like and like.digest == _digest(content) else _tokens_of(content, file)
+    digest = hashlib.sha256(content).hexdigest()
+    same = like if like and like.digest == digest else _tokens_of(content, file)
     config = folder / "tokenizer_config.json"
     settings = read_json(config) if config.name in found else {}
     templates: Mapping[str, str] = {}
     with suppress(*BROKEN):  # A server with such a one answers no chats, and serves everything else.
         templates = chat_templates(folder, settings)
     named = {name: same.ids.get(_content(settings.get(name))) for name in _NAMED}
-    return replace(same, file=file, named=named, chat_templates=templates)
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()
+    return replace(same, file=file, digest=digest, named=named, chat_templates=templates)
 
 
 def _tokens_of(data: bytes, file: Path) -> TokenizerTraits:
@@ -136,7 +133,7 @@ def _tokens_of(data: bytes, file: Path) -> TokenizerTraits:
         raise ModelError(file, problem, "download the file again") from None
     return TokenizerTraits(
         file=file,
-        digest=_digest(data),
+        digest="",
         kind=kind,
         tokens=tokens,
         added=added,

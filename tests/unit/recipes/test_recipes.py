@@ -129,7 +129,7 @@ def test_who_has_no_token_is_told_so_with_the_plan(laptop: None, monkeypatch: py
     def gated(repo_id: str, *_: Any) -> None:
         raise ModelError(repo_id, "is a gated model, and this machine has no access to it", "hf auth login")
 
-    monkeypatch.setattr("trtspec.pipeline.plan.facts.check_access", gated)
+    monkeypatch.setattr("trtspec.models.download.check_access", gated)
     said = run("plan", FOLDER / "llama-3.1-8b-h100.yaml", "--json").stdout
     gist = "is a gated model, and this machine has no access to it"
     models = {"target": "nvidia/Llama-3.1-8B-Instruct-FP8", "draft": "meta-llama/Llama-3.2-1B-Instruct"}

@@ -5,24 +5,31 @@ Builders who share a store hold leases on the engines of a build, and so make ea
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from time import monotonic
 from typing import Literal
 
+from trtspec.base.errors import StoreError
 from trtspec.base.progress import Advance, Progress, no_progress
 from trtspec.base.roles import Role
 from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, completed
 from trtspec.pipeline.build.preflight import look_ahead
 from trtspec.pipeline.build.report import recorded
-from trtspec.pipeline.build.stored import check_key, push_build
-from trtspec.pipeline.run.runner import fetch_weights, run
+from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.pipeline.run.runner import fetch_weights, only_build, run
 from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps.steps import Stage, up_to
-from trtspec.pipeline.store.entry import Entry
+from trtspec.pipeline.steps import build as build_step
+from trtspec.pipeline.steps import copy_tokenizer, write_repository
+from trtspec.pipeline.steps.pull import engine_platform
+from trtspec.pipeline.steps.steps import MANIFEST, Stage, up_to
+from trtspec.pipeline.store import transfer
+from trtspec.pipeline.store.entry import Content, Entry, Platform
 from trtspec.pipeline.store.lease import StoreLease, leased
 from trtspec.pipeline.store.store import Store
 
@@ -79,7 +86,7 @@ def build(
     def complete(outline: BuildPlan) -> BuildPlan:
         made = completed(outline, store)
         if key:
-            check_key(made, role, key)
+            made.check_key(role, key)
         return made
 
     with recorded(Path(recipe), report, warn=warn) as record, ExitStack() as held:
@@ -144,3 +151,49 @@ def _told(watch: Progress, leases: list[StoreLease]) -> Progress:
             yield advance
 
     return told
+
+
+def push_build(store: Store, made: BuildPlan, watch: Progress, only: Role | None = None) -> list[Entry]:
+    """Pushes each engine, and the build as it is served, unless the store has it; returns the new entries.
+
+    With `only` it pushes this engine alone. The build directory is held meanwhile, for another build would be
+    stored by the keys of this one. Raises UnavailableError if another build runs there, and StoreError, also
+    if another build ran there.
+    """
+    with only_build(made.output):
+        if undone := made.pending():
+            problem = f"has changed since it was built: step {min(undone)} must run"
+            raise StoreError(made.output, problem, "run the same command again, or choose another --output")
+        return _push_held(store, made, watch, only)
+
+
+def _push_held(store: Store, made: BuildPlan, watch: Progress, only: Role | None) -> list[Entry]:
+    """Pushes a build directory that is locked."""
+    resolved, folder = made.resolved, made.output
+    roles = (only,) if only else tuple(resolved.engines)
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    platforms = {role: engine_platform(resolved, role, manifest["tools"].get("tensorrt")) for role in roles}
+    things: list[tuple[Content, Platform, str, Path, tuple[str, ...]]] = [
+        (role.value, platforms[role], made.key(role), folder / build_step.engine(role), (".",))
+        for role in roles
+    ]
+    if only is None:
+        things.append(("pair", platforms[Role.TARGET], made.key(None), folder, _served(resolved)))
+    pushed = []
+    for content, platform, key, path, paths in things:
+        if store.find(platform, key):
+            continue
+        with watch(f"read {content}", None) as advance:
+            files, folders = transfer.describe(path, paths, advance)
+        created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        entry = Entry(content, manifest["name"], platform, key, created, files, folders, manifest)
+        with watch(f"push {content} to {store}", entry.size) as advance:
+            transfer.push(store, entry, path, advance)
+        pushed.append(entry)
+    return pushed
+
+
+def _served(resolved: Resolved) -> tuple[str, ...]:
+    """Returns the paths in a build directory that are needed to serve it."""
+    tokenizers, engines = copy_tokenizer.outputs(resolved), map(build_step.engine, resolved.engines)
+    return (*tokenizers, *engines, write_repository.OUTPUT, MANIFEST)

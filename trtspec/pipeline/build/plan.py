@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trtspec.backends.recipes import load, release_of, runner_of, runners_of
 from trtspec.base.digest import digest_of
-from trtspec.base.errors import OptionError
+from trtspec.base.errors import OptionError, UnavailableError
 from trtspec.base.findings import Finding
 from trtspec.base.progress import Progress, no_progress
 from trtspec.base.roles import Role
@@ -19,7 +19,7 @@ from trtspec.pipeline.plan.resolved import Chooser, Resolved, asked_backend, bui
 from trtspec.pipeline.run.records import FOLDER, FileDigests, has_records, pending, unread_digest
 from trtspec.pipeline.run.runner import named
 from trtspec.pipeline.run.step import Step, name_of
-from trtspec.pipeline.steps import build, check_pair
+from trtspec.pipeline.steps import build, check_pair, copy_tokenizer, write_repository
 from trtspec.pipeline.steps.pull import MAKERS, StoredEngine, engine_platform
 from trtspec.pipeline.steps.steps import all_steps
 from trtspec.pipeline.store.entry import Platform
@@ -88,12 +88,26 @@ class BuildPlan:
         """
         for role in self.resolved.engines:
             if name_of(build.KIND, role) in undone:
-                yield role, engine_platform(self.resolved, role, tensorrt), self.engine_key(role)
+                yield role, engine_platform(self.resolved, role, tensorrt), self.key(role)
 
-    def engine_key(self, role: Role) -> str:
-        """Returns a digest of all that an engine is made of."""
-        own = (step for step in self.own_steps if step.role is role and step.output)
-        return digest_of([self.digests.of_step(step) for step in own if step.kind in MAKERS])
+    def key(self, role: Role | None) -> str:
+        """Returns what stores know an engine by, or else the build, however its engines are made."""
+        steps = [step for step in self.own_steps if step.output]
+        if role:
+            makers = (step for step in steps if step.role is role and step.kind in MAKERS)
+            return digest_of([self.digests.of_step(step) for step in makers])
+        served = (*copy_tokenizer.outputs(self.resolved), write_repository.OUTPUT)
+        own = [self.digests.of_step(step) for step in steps if step.output in served]
+        return digest_of(
+            [self.resolved.loaded.digest, own, [self.key(role) for role in self.resolved.engines]]
+        )
+
+    def check_key(self, role: Role | None, asked: str) -> None:
+        """Raises UnavailableError if the plan would make another engine or build than the key names."""
+        if self.key(role) != asked:
+            problem = f"would make another {role or 'pair'} than the planned one, {asked[:12]}"
+            repair = "the recipe, a model or trtspec has changed since the job was planned: plan it again"
+            raise UnavailableError(self.resolved.loaded.path, problem, repair)
 
 
 def make_plan(

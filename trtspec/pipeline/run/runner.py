@@ -5,6 +5,7 @@ Steps that have GPUs of their own run at the same time.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -15,8 +16,8 @@ from time import monotonic
 
 from trtspec.base.atomic import FULL, publish, remove, remove_leftovers, replaced_by, temporary
 from trtspec.base.errors import TrtspecError, UnavailableError
+from trtspec.base.locks import try_lock
 from trtspec.base.progress import Advance, Progress
-from trtspec.pipeline.run.build_lock import only_build
 from trtspec.pipeline.run.records import (
     FOLDER,
     FileDigests,
@@ -31,6 +32,7 @@ from trtspec.pipeline.run.records import (
 from trtspec.pipeline.run.step import Step
 
 Job = Callable[[Advance], None]
+LOCK = f"{FOLDER}/lock"
 
 
 def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progress) -> list[str]:
@@ -69,6 +71,29 @@ def run(steps: Sequence[Step], build: Path, digests: FileDigests, watch: Progres
                     ran.append(step.name)
         digests.save()
     return ran
+
+
+@contextmanager
+def only_build(build: Path) -> Iterator[None]:
+    """Holds the lock of a build directory; raises UnavailableError if another process holds it.
+
+    The kernel frees the lock of a process that dies. The descriptor is inheritable: a builder that outlives a
+    killed trtspec keeps the lock until it ends. So the file stays, with the process in it.
+    """
+    file = build / LOCK
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = try_lock(file)
+    if descriptor is None:
+        owner = file.read_text(errors="replace").strip()
+        problem = f"another build is running here (process {owner})"
+        raise UnavailableError(build, problem, "wait for it to end, or choose another --output")
+    try:
+        os.set_inheritable(descriptor, True)
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def check_ours(steps: Sequence[Step], build: Path) -> None:

@@ -31,8 +31,8 @@ from trtspec.measure.bench.traffic import Tasks
 from trtspec.measure.workloads.reading import read_workload
 from trtspec.measure.workloads.recorded import Recorded, append_recorded, read_recorded
 from trtspec.measure.workloads.workload import Prompt
-from trtspec.pipeline.run.build_lock import only_build
 from trtspec.pipeline.run.records import FileDigests
+from trtspec.pipeline.run.runner import only_build
 from trtspec.serving.errors import EngineLoadError, ServingError
 from trtspec.serving.executors.torch.pair import load_engines
 from trtspec.serving.tokenizer import Tokenizer

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from trtspec.base.errors import StoreError, UnavailableError
 from trtspec.cli.app import app
 from trtspec.pipeline.build.build import BuildResult, run_steps
-from trtspec.pipeline.run.build_lock import only_build
+from trtspec.pipeline.run.runner import only_build
 from trtspec.pipeline.store import transfer
 
 PUSHED = {"target", "draft", "pair"}

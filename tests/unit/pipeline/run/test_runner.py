@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +13,9 @@ import pytest
 
 from trtspec.base.errors import EngineError, UnavailableError
 from trtspec.base.progress import Advance
+from trtspec.pipeline.run.launcher import LocalLauncher
 from trtspec.pipeline.run.records import FileDigests, pending
-from trtspec.pipeline.run.runner import run
+from trtspec.pipeline.run.runner import groups, only_build, run, run_together
 from trtspec.pipeline.run.step import Step
 
 
@@ -196,3 +200,108 @@ def test_broken_records_are_as_none(kitchen: Kitchen) -> None:
     for text in ("", "[]", '{"mill": {}}', '{"mill": 3}'):
         (kitchen.build / ".trtspec/steps.json").write_text(text)
         assert kitchen.run() == ["mill", "bake"]
+
+
+def step(name: str, *gpus: str, after: tuple[str, ...] = ()) -> Step:
+    def nothing(made: Path, advance: Advance) -> None:
+        return
+
+    return Step(name, "", (), name, (), "", nothing, after=after, gpus=gpus)
+
+
+def grouped(*steps: Step) -> list[str]:
+    return [" ".join(step.name for step in group) for group in groups(steps)]
+
+
+def test_only_steps_with_gpus_of_their_own_are_together() -> None:
+    assert grouped(step("a"), step("b"), step("c", "0"), step("d", "1"), step("e")) == ["a", "b", "c d", "e"]
+    assert grouped(step("c", "0", "1"), step("d", "1")) == ["c", "d"]
+    assert grouped(step("c", "0"), step("d", "1", after=("c",))) == ["c", "d"]
+    assert grouped(step("c", "0"), step("d", "1"), step("e", "2")) == ["c d e"]
+    assert grouped() == []
+
+
+class Together:
+    """Two jobs that can only end if both run at once."""
+
+    def __init__(self) -> None:
+        self.barrier = threading.Barrier(2, timeout=10)
+        self.heard: list[tuple[int, str]] = []
+
+    def advance(self, amount: int, note: str = "", /) -> None:
+        self.heard.append((amount, note))
+
+    def job(self, advance: Advance) -> None:
+        self.barrier.wait()
+        advance(1, "working")
+
+
+def test_jobs_run_at_once_and_are_told_of_as_they_end() -> None:
+    pair = Together()
+    ended = dict(run_together([pair.job, pair.job], pair.advance))
+    assert sorted(ended) == [0, 1]
+    assert all(0 <= seconds < 10 for seconds in ended.values())
+    assert sorted(pair.heard) == [(1, "working"), (1, "working | working")]
+
+
+def test_one_job_runs_where_it_was_asked_for() -> None:
+    """In the main thread Ctrl-C reaches it at once."""
+    threads = []
+    list(run_together([lambda _: threads.append(threading.current_thread())], Together().advance))
+    assert threads == [threading.current_thread()]
+
+
+def test_a_failure_ends_the_others_at_their_next_word() -> None:
+    pair, stopped = Together(), threading.Event()
+
+    def fails(advance: Advance) -> None:
+        pair.barrier.wait()
+        raise ValueError("no luck")
+
+    def goes_on(advance: Advance) -> None:
+        pair.barrier.wait()
+        try:
+            while True:
+                advance(0, "still here")
+                threading.Event().wait(0.001)
+        finally:
+            stopped.set()
+
+    with pytest.raises(ValueError, match="no luck"):
+        list(run_together([goes_on, fails], pair.advance))
+    assert stopped.is_set()
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from trtspec.pipeline.run.runner import only_build
+with only_build(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_one_process_at_a_time_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(UnavailableError, match=rf"another build is running here \(process {other.pid}\)"):
+            only_build(tmp_path).__enter__()
+        other.kill()
+    with only_build(tmp_path):
+        pass
+
+
+def test_a_builder_that_outlives_trtspec_keeps_the_directory(tmp_path: Path) -> None:
+    with only_build(tmp_path), (tmp_path / "log").open("wb") as log:
+        builder = LocalLauncher("sleep").start(("sleep", "600"), log, tmp_path)
+    try:
+        with pytest.raises(UnavailableError):
+            only_build(tmp_path).__enter__()
+    finally:
+        builder.kill()
+    with only_build(tmp_path):
+        pass
