@@ -32,6 +32,12 @@ EXCLUSIVE = Cause(
     "set its compute mode: nvidia-smi -c DEFAULT, and end what else uses it",
 )
 
+MPI = Cause(
+    r"MPI_INIT(?:_THREAD)? failed|MPI_Init(?:_thread)? has failed|PML add procs failed|UCX +ERROR",
+    "MPI finds no transport that works between its processes",
+    "set UCX_TLS=tcp,self,sm in the environment: some network adapters are found and cannot be used",
+)
+
 
 def gpu_memory(repair: str) -> Cause:
     """The cause for all of CUDA's messages that a GPU is full; `repair` says how to need less memory."""

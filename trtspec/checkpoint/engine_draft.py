@@ -22,6 +22,10 @@ class EngineDraft(ABC):
     """TensorRT-LLM's speculative_decoding_mode of the engine."""
     reduce_fusion: ClassVar[bool] = True
     """False if `trtllm-build` switches its option `reduce_fusion` off for the engine."""
+    report: ClassVar[str] = ""
+    """The open report of TensorRT-LLM that makes such engines experimental; empty without one."""
+    most_tried: ClassVar[int | None] = None
+    """The largest batch that nothing reports trouble with; None if any is as good."""
 
     @classmethod
     @abstractmethod

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from trtspec.base.causes import DRIVER, EXCLUSIVE, Cause, find_cause, gpu_memory, signal_name
+from trtspec.base.causes import DRIVER, EXCLUSIVE, MPI, Cause, find_cause, gpu_memory, signal_name
 from trtspec.base.errors import ServerError
 from trtspec.base.tail import Tail, last_bytes
 from trtspec.deployment.deployment import Deployment
@@ -21,6 +21,7 @@ GPU_CAUSES = (
     ),
     DRIVER,
     EXCLUSIVE,
+    MPI,
 )
 """Messages of any server that tell of trouble with its GPU."""
 

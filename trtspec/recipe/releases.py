@@ -50,6 +50,14 @@ def flaw(version: str) -> tuple[str, str] | None:
     return f"found {version!r:.80}: {_reason(version)}", _repair(version)
 
 
+def is_of(version: str, release: str) -> bool:
+    """Says whether a TensorRT-LLM that reports `version` is of the release.
+
+    The wheel in an image may call itself a candidate of it: 1.2.0rc8 in 26.03.
+    """
+    return version == release or version.startswith(f"{release}rc")
+
+
 def release_of(version: str | None) -> Release:
     """The release of a recipe's `engine.release`; None stands for the default."""
     return RELEASES[version or DEFAULT]

@@ -382,9 +382,10 @@ def _options(choose: Chooser, facts: PlanFacts, inside: InsidePlan | None) -> Bu
     if largest := choose.loaded.recipe.speculation.largest:
         usual, reason = largest, "the largest K of speculation.schedule"
     drafts = inside.draft.num_drafted if inside else choose("speculation.max_draft_len", usual, reason)
-    batch = choose(
-        "engine.max_batch_size", choose.loaded.recipe.engine.max_batch_size, "drafts pay at low load"
-    )
+    usual, reason = choose.loaded.recipe.engine.max_batch_size, "drafts pay at low load"
+    if inside and (most := inside.draft.most_tried):
+        usual, reason = min(usual, most), f"TensorRT-LLM's {inside.draft.report}, is open"
+    batch = choose("engine.max_batch_size", usual, reason)
     longest = {role: model.source.max_position for role, model in facts.models.items()}
     length = choose_max_seq_len(choose, longest, [LONGEST])
     prompt = choose("engine.max_input_len", length - 1, "leaves room for one token of answer")

@@ -39,6 +39,8 @@ class EagleEngineDraft(TreeEngineDraft):
     mode: ClassVar[str] = "eagle"
     reason: ClassVar[str] = "the tree's nodes, as many as in NVIDIA's examples"
     runtime: ClassVar[type[EagleTree]] = EagleTree
+    report: ClassVar[str] = "issue 4787, of batches beyond a few requests"
+    most_tried: ClassVar[int | None] = 8
     reduce_fusion: ClassVar[bool] = False  # `build` of `builder.py` knows it of other architectures.
 
     head: EagleDescription

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from trtspec.base.cache import cache_folder
-from trtspec.base.causes import DRIVER, EXCLUSIVE, Cause, find_cause, gpu_memory, signal_name
+from trtspec.base.causes import DRIVER, EXCLUSIVE, MPI, Cause, find_cause, gpu_memory, signal_name
 from trtspec.base.errors import StepError
 from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
@@ -217,6 +217,7 @@ CAUSES = (
     ),
     EXCLUSIVE,
     DRIVER,
+    MPI,
     Cause(
         r"No CUDA GPUs are available|no CUDA-capable device|Found no NVIDIA driver",
         "it sees no GPU",

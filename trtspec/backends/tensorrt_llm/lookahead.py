@@ -28,6 +28,7 @@ class LookaheadEngineDraft(EngineDraft):
     mode: ClassVar[str] = "lookahead_decoding"
     title: ClassVar[str] = "lookahead"
     count: ClassVar[int] = 0
+    report: ClassVar[str] = "issue 5451, of a crash as accepted tokens move in the KV cache"
     reason: ClassVar[str] = "the tokens of the window and of the n-grams that are verified"
 
     sizes: LookaheadSizes

@@ -15,6 +15,7 @@ from pathlib import Path
 import trtspec.serving
 from trtspec.backends.recipes import load
 from trtspec.base.atomic import remove, write_atomically
+from trtspec.base.causes import find_cause
 from trtspec.base.errors import StepError, TrtspecError
 from trtspec.base.findings import Severity
 from trtspec.base.progress import Progress
@@ -22,6 +23,7 @@ from trtspec.base.roles import Role
 from trtspec.base.tree import copy_tree
 from trtspec.base.units import three_digits
 from trtspec.deployment.build import DeployedBuild
+from trtspec.deployment.server import GPU_CAUSES
 from trtspec.measure.bench.deployed import served
 from trtspec.measure.selftest.bls import try_model
 from trtspec.measure.selftest.builds import LOW_LATENCY, PROMPTS, QUICK, TrialBuild, TrialPairs
@@ -171,7 +173,8 @@ class SelfTest:
         found = [Outcome.of_dict(json.loads(line)) for line in lines]
         yield from found
         if status != 0 and not any(one.check == "engines" for one in found):
-            last = "".join(log.read_text(errors="replace").splitlines(keepends=True)[-1:]).strip()
+            said_ = log.read_text(errors="replace")
+            last = "; ".join(find_cause(GPU_CAUSES, said_) or said_.splitlines()[-1:]).strip()
             ended = f"ended with {status}" if status is not None else f"did not end within {_ENGINES_S:g} s"
             found_ = f"{ended} after {len(found)} checks: {last} ({log})"
             yield _outcome(build, "engines", Ruling.DIFFERS, found_, start)

@@ -14,7 +14,7 @@ from typing import Any
 from trtspec.base.errors import EngineError
 from trtspec.base.roles import Role
 from trtspec.pipeline.engine.manifest import Manifest
-from trtspec.recipe.releases import RELEASES
+from trtspec.recipe.releases import RELEASES, is_of
 from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, EAGLE, LOOKAHEAD, MEDUSA, TORCH_VERSION
 
 NO_DRAFTS = 1  # `SpeculativeDecodingMode` of TensorRT-LLM, as `DRAFT_TOKENS_EXTERNAL`
@@ -147,7 +147,7 @@ def check_engine(
     is the TensorRT-LLM that should have built it; None allows any.
     """
     config = read_engine(folder)
-    if release and config.version != release:
+    if release and not is_of(config.version, release):
         problem = f"was built by TensorRT-LLM {config.version}, but the recipe's release is {release}"
         raise EngineError(
             folder, problem, f"write release: {config.version}, or build in the image of {release}"
@@ -281,7 +281,7 @@ def _check_versions(folder: Path, config: EngineConfig, built: BuiltWith, runtim
     if found is None:
         problem = f"needs TensorRT-LLM {config.version}, which is not installed here"
         raise EngineError(folder, problem, f"{serve}: trtspec deploy --container" if release else serve)
-    if found != config.version:
+    if found != config.version and not is_of(config.version, found):
         problem = f"was built by TensorRT-LLM {config.version}, but this is {found}"
         again = f", or build it again with release: {found}" if found in RELEASES else ""
         raise EngineError(folder, problem, serve + again)

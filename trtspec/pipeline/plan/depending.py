@@ -29,6 +29,9 @@ def choose_inside(choose: Chooser, facts: PlanFacts, backend: Backend) -> Inside
     kind = backend.inside.get(method.kind)
     if kind is None:
         return None
+    if kind.report:
+        reason = f"experimental: TensorRT-LLM's {kind.report}, is open; try it with trtspec selftest"
+        choose.choices.append(Choice("speculation.method", method.kind, "recipe", reason))
     usual = kind.usual(facts.target.source, method, found.head if found else None)
     size: int = choose("speculation.max_draft_len", usual.num_drafted, usual.reason)
     try:

@@ -34,6 +34,12 @@ from trtspec.backends.tensorrt_llm.engine_step import diagnose
             "max_num_tokens",
         ),
         (
+            "It looks like MPI_INIT failed for some reason; your parallel process is likely to abort. "
+            "PML add procs failed",
+            "MPI finds no transport",
+            "UCX_TLS=tcp,self,sm",
+        ),
+        (
             "concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated",
             "the machine has too little memory",
             "workers: 1",

@@ -20,7 +20,7 @@ from tests.fakes.bindings import BINDINGS
 from tests.fakes.gpu_machine import H100, GpuMachine
 from tests.support.command_line import trtspec as run
 from trtspec.base.errors import UnavailableError
-from trtspec.measure.selftest import chain
+from trtspec.measure.selftest import chain, random_pair
 from trtspec.measure.selftest.builds import TrialPairs
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.recipe import gpus
@@ -201,16 +201,19 @@ def test_a_build_without_its_fp8_scales_is_left_out_and_is_no_pass(
     assert "target-calibration.json is missing" in done.stdout
 
 
-def test_every_build_of_a_self_test_plans_on_each_gpu(tmp_path: Path) -> None:
+def test_every_build_of_a_self_test_plans_on_each_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A recipe that is refused on a machine with a GPU would be found there first."""
+    for name, size in {"HIDDEN": 128, "INTERMEDIATE": 256, "HEADS": 2}.items():
+        monkeypatch.setattr(random_pair, name, size)
     for gpu in ("h100", "h200", "l40s", "a100"):
         pairs = TrialPairs(TINY, gpus.GPUS[gpu], 2, "1.2.1")
         made = pairs.builds(tmp_path)
         assert len({build.name for build in made}) == len(made)
         for build in made:
-            if not build.is_random:  # Their recipes differ from these in sizes alone.
-                plan = make_plan(build.write(tmp_path), output=tmp_path / build.output)
-                assert {engine.model.name for engine in plan.resolved.engines.values()}
+            plan = make_plan(build.write(tmp_path), output=tmp_path / build.output)
+            assert plan.resolved.target.checkpoint.fp8 is (build.numbers == "fp8")
 
 
 def test_a_gpu_that_lets_no_second_process_in_stops_a_self_test_before_it_begins(
@@ -222,3 +225,14 @@ def test_a_gpu_that_lets_no_second_process_in_stops_a_self_test_before_it_begins
     assert done.returncode == 1
     assert outcomes(found, "machine")["compute mode"][0] == "differs"
     assert {one["build"] for one in found["outcomes"]} == {"machine"}
+
+
+def test_engines_with_open_reports_are_called_experimental_and_eagles_batch_is_small(tmp_path: Path) -> None:
+    made = {build.name: build for build in TrialPairs(TINY, gpus.GPUS["h100"], 1, "1.2.1").builds(tmp_path)}
+    for name, report, batch in (("eagle", "issue 4787", 8), ("lookahead", "issue 5451", 16)):
+        del made[name].values["engine"]["max_batch_size"]
+        plan = make_plan(made[name].write(tmp_path), output=tmp_path / "out").resolved
+        (choice,) = (one for one in plan.choices if one.key == "speculation.method")
+        assert choice.reason.startswith("experimental")
+        assert report in choice.reason
+        assert plan.target.options.max_batch_size == batch

@@ -272,6 +272,10 @@ class TestTheBindings:
         trtllm.__version__ = "1.3.0"
         assert self.found(trtllm)["release"] is Ruling.DIFFERS
 
+    def test_accept_an_image_whose_wheel_is_a_candidate_of_the_release(self, trtllm: Any) -> None:
+        trtllm.__version__ = "1.2.1rc8"
+        assert self.found(trtllm)["release"] is Ruling.OK
+
     def test_without_an_argument(self, trtllm: Any) -> None:
         trtllm.OutputConfig = lambda exclude_input_from_output: None
         assert self.found(trtllm)["requests"] is Ruling.DIFFERS

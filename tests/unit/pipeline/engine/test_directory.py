@@ -74,3 +74,12 @@ def test_directories_that_are_no_engines(engine: Path, tmp_path: Path) -> None:
     (engine / "config.json").write_text("[]")
     with pytest.raises(EngineError, match="is not an engine's config"):
         read_engine(engine)
+
+
+def test_an_engine_of_an_image_whose_wheel_is_a_candidate_of_the_release_is_accepted(engine: Path) -> None:
+    """NVIDIA's image 26.03 has a TensorRT-LLM that calls itself 1.2.0rc8."""
+    content = json.loads((engine / "config.json").read_text())
+    (engine / "config.json").write_text(json.dumps({**content, "version": "1.2.0rc8"}))
+    assert check_engine(engine, 8, "1.2.0").version == "1.2.0rc8"
+    with pytest.raises(EngineError, match=r"built by TensorRT-LLM 1\.2\.0rc8"):
+        check_engine(engine, 8, "1.2.1")
