@@ -69,10 +69,10 @@ _SHORT = 256 << 10
 class Renderer:
     """Renders a `template`, or the one for tools; it is made and used on one asyncio loop.
 
-    Each process (`rendering.py`) renders one prompt at a time, a usual one in a fraction of a millisecond.
-    Long messages, which take up to seconds, have a process of their own, and no others wait for them. A
-    process ends by itself where a template takes longer than `timeout_s` or more than its memory, and the
-    next prompt begins another one. One that is stopped, or hangs, is ended ten seconds later.
+    Each process (`chat_template_process.py`) renders one prompt at a time. A usual one takes a fraction of a
+    millisecond. Long messages, which take up to seconds, have a process of their own, and no others wait for
+    them. A process ends by itself where a template takes longer than `timeout_s` or more than its memory, and
+    the next prompt begins another one. One that is stopped, or hangs, is ended ten seconds later.
     """
 
     def __init__(self, template: ChatTemplate, timeout_s: float = _TIMEOUT_S) -> None:

@@ -223,7 +223,7 @@ def continued(prompt: str, body: ChatRequest) -> str:
 
 
 def template_messages(body: ChatRequest) -> list[dict[str, Any]]:
-    """Returns the messages as they are fitted to a chat template (`rendering.py`).
+    """Returns the messages as they are fitted to a chat template (`chat_template_process.py`).
 
     Content is text, or a list of several texts, and a call's arguments are JSON. A developer is the system to
     templates, and a refusal is what an assistant said. The last message ends in a mark if the answer is to
