@@ -73,6 +73,12 @@ def servers(port: int) -> list[str]:
     return [line for line in lines if any(mark in line for mark in marks)]
 
 
+@pytest.fixture(autouse=True)
+def no_other_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hides the servers that other tests keep for a whole session."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
 @pytest.fixture
 def build(tmp_path: Path) -> Path:
     return written(tmp_path / "build")
