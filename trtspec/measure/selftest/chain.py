@@ -119,12 +119,11 @@ class SelfTest:
 
     def _tried(self, build: TrialBuild) -> Iterator[Outcome]:
         """Builds, and tries what was built."""
-        start = time.monotonic()
+        start, recipe, output = time.monotonic(), build.write(self.folder), self.folder / build.output
         if lacks := _lacking_scales(build):
             yield _outcome(build, "build", Ruling.LEFT_OUT, lacks)
             return
         try:
-            recipe, output = build.write(self.folder), self.folder / build.output
             in_container = self.in_container and build.numbers != "float32"
             made = build_recipe(recipe, output=output, container=in_container, progress=self.watch).plan
         except StepError as error:

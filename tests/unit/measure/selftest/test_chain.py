@@ -201,12 +201,33 @@ def test_a_build_without_its_fp8_scales_is_left_out_and_is_no_pass(
     assert "target-calibration.json is missing" in done.stdout
 
 
-def test_every_build_of_a_self_test_plans_on_each_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A recipe that is refused on a machine with a GPU would be found there first."""
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the random pairs small."""
     for name, size in {"HIDDEN": 128, "INTERMEDIATE": 256, "HEADS": 2}.items():
         monkeypatch.setattr(random_pair, name, size)
+
+
+@pytest.mark.usefixtures("small")
+def test_times_of_both_ways_to_multiply_in_fp8_are_compared(
+    bindings: GpuMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, "reference", "random-fp8", "random-fp8-low-latency")
+    done = run("selftest", "--json", "--output", tmp_path / "out", environment=bindings.environment)
+    found = json.loads(done.stdout)
+    for build in ("random-fp8", "random-fp8-low-latency"):
+        assert outcomes(found, build)["build"][0] == "ok"
+        state, said = outcomes(found, build)["times of steps"]
+        assert state == "ok"
+        assert "32 x 5 rows" in said
+    state, said = outcomes(found, "random-fp8-low-latency")["low-latency plugins"]
+    assert state == "ok"
+    assert said.endswith(("they pay", "they do not pay"))
+
+
+@pytest.mark.usefixtures("small")
+def test_every_build_of_a_self_test_plans_on_each_gpu(tmp_path: Path) -> None:
+    """A recipe that is refused on a machine with a GPU would be found there first."""
     for gpu in ("h100", "h200", "l40s", "a100"):
         pairs = TrialPairs(TINY, gpus.GPUS[gpu], 2, "1.2.1")
         made = pairs.builds(tmp_path)
