@@ -276,16 +276,21 @@ def test_suffix_decoding_and_another_vocabulary(
     suffix = launched(
         "vllm", draft=None, speculation=f"{{method: {{kind: suffix, {method}}}, num_draft_tokens: 8}}"
     )
-    target, draft = llama_folder("target"), llama_folder("draft", vocab_size=300)
+    target, draft = llama_folder("target"), llama_folder("draft", vocab_size=300, num_hidden_layers=1)
     models = {"target": f"{{model: {target}}}", "draft": f"{{model: {draft}}}"}
     sections = {**models, "engine": "{backend: vllm}"}
     translated = launched(
         "vllm", **sections, speculation="{method: {kind: draft_model, use_heterogeneous_vocab: true}}"
     )
-    unequal = launched("vllm", **sections)
+    unequal = list(translated.arguments)  # A plan would refuse such a pair before vLLM does.
+    at = unequal.index("--speculative-config") + 1
+    unequal[at] = json.dumps({**json.loads(unequal[at]), "use_heterogeneous_vocab": False})
     looked_up, in_text, refused = ask(
         "ask_vllm.py",
-        [{"arguments": list(each.arguments), "whole": True} for each in (suffix, translated, unequal)],
+        [
+            {"arguments": list(arguments), "whole": True}
+            for arguments in (suffix.arguments, translated.arguments, unequal)
+        ],
     )
     assert (looked_up["method"], looked_up["num_speculative_tokens"]) == ("suffix", 8)
     assert looked_up["suffix_decoding"] == options
