@@ -66,6 +66,22 @@ def test_a_chat_goes_through_the_template_and_keeps_what_was_said(
 
 
 @IN_PROCESS
+def test_a_conversation_that_is_too_long_can_begin_anew(
+    server: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ("/help", "class Stack:", "x = 1 " * 3000, "/reset", "class Stack:", "/exit", "never asked")
+    monkeypatch.setattr("sys.stdin", StringIO("".join(f"{line}\n" for line in lines)))
+    said = trtspec("chat", "--url", server.api, "--max-tokens", "6", "--temperature", "0")
+
+    first, second = said.stdout[: len(said.stdout) // 2], said.stdout[len(said.stdout) // 2 :]
+    assert (said.returncode, first) == (0, second)
+    assert first.strip()
+    assert "error: " in said.stderr
+    assert "hint: if the conversation is too long, /reset begins a new one\n" in said.stderr
+    assert "/exit   leaves" in said.stderr
+
+
+@IN_PROCESS
 def test_ctrl_c_ends_an_answer_and_not_the_chat(server: Deploy, until: Until) -> None:
     words = ("--url", server.api, "--max-tokens", "900", "--temperature", "1")
     pipe = subprocess.PIPE

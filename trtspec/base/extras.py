@@ -48,7 +48,8 @@ def require(who: str, *packages: str, extra: str | None = None) -> None:
 
 def not_installed(package: str, who: str, extra: str) -> UnavailableError:
     """Returns the error for a package that is not installed, which `extra` has and `who` needs."""
-    return UnavailableError(package, f"is not installed, and {who} needs it", how_to_install(extra))
+    problem = f"is not installed, and {who} needs its package {package}"
+    return UnavailableError(f"extra {extra}", problem, how_to_install(extra))
 
 
 def how_to_install(extra: str) -> str:

@@ -32,7 +32,12 @@ EXAMPLES = (
     "trtspec chat --system 'Answer in one sentence.'",
     "trtspec chat --url http://host:9000/v1",
 )
-_QUIT = "/quit"
+_COMMANDS = {
+    "/help": "shows these commands",
+    "/reset": "begins a new conversation; the system prompt stays",
+    "/exit": "leaves, as /quit and Ctrl-D do",
+}
+_LEAVES = ("/exit", "/quit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,32 +65,39 @@ class ChatOptions:
 def chat(options: ChatOptions) -> None:
     """Talk to a running model; acceptance and speed on stderr.
 
-    Each line is a question, and the conversation so far goes with it. Ctrl-C ends an answer; /quit or Ctrl-D
-    leaves. If stdin is not a terminal, chat asks each of its lines.
+    Each line is a question, and the conversation so far goes with it. Ctrl-C ends an answer. /reset begins a
+    new conversation, /help shows all commands, and /exit or Ctrl-D leaves. If stdin is not a terminal, chat
+    asks each of its lines.
     """
     key = read_key(options.api_key_file, options.api_key_env)
     client = trtspec.Client(
         options.url, options.model_name, api_key=key, wait_s=options.wait, timeout_s=options.timeout
     )
-    said = [ChatMessage("system", options.system)] if options.system else []
+    opening = [ChatMessage("system", options.system)] if options.system else []
+    said = list(opening)
     if sys.stdin.isatty():
-        out.status(f"Ctrl-C ends an answer; {_QUIT} or Ctrl-D leaves")
+        out.status("Ctrl-C ends an answer; /help shows the commands; /exit or Ctrl-D leaves")
     is_answered = False
     for question in _questions():
+        if question == "/reset":
+            said = list(opening)
+            continue
         said.append(ChatMessage("user", question))
         try:
             said.append(ChatMessage("assistant", _answer(client, said, options)))
         except ServerError as error:
             if not is_answered:
                 raise
-            # Such as a conversation that has become too long: what was said before it stands.
+            # What was said before this question stands.
             said.pop()
             out.error(str(error))
+            if len(said) > len(opening):
+                out.hint("if the conversation is too long, /reset begins a new one")
         is_answered = True
 
 
 def _questions() -> Iterator[str]:
-    """Yields each typed line until the end of input; readline lets the user edit it."""
+    """Yields each question, and `/reset`, until the end of input; readline lets the user edit a line."""
     with suppress(ImportError):
         import readline  # noqa: F401
     prompt = "> " if sys.stdin.isatty() else ""
@@ -99,9 +111,12 @@ def _questions() -> Iterator[str]:
         except KeyboardInterrupt:
             out.status("")
             continue
-        if line == _QUIT:
+        if line in _LEAVES:
             return
-        if line:
+        if line == "/help":
+            for command, effect in _COMMANDS.items():
+                out.status(f"{command:7} {effect}")
+        elif line:
             yield line
 
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import trtspec
-from trtspec.base.errors import RefusedError, UnavailableError
+from trtspec.base.errors import RefusedError
 from trtspec.cli.terminal.engines import require_coordinator
 from trtspec.cli.terminal.options import JsonOption, OutputOption, RecipeArgument
 from trtspec.cli.terminal.output import out
 from trtspec.client.local_server import one_address
+from trtspec.deployment.build import no_build
 from trtspec.deployment.rollout import steps
 from trtspec.deployment.rollout.bounds import BoundState, Check
 from trtspec.deployment.rollout.rollout import DeployedRollout
@@ -126,7 +127,7 @@ def _running(recipe: Path, output: str | None, url: str | None) -> DeployedRollo
     loaded = require_coordinator(recipe)
     build = build_folder(loaded, {"output": output}, os.environ)
     if not build.is_dir():
-        raise UnavailableError(build, "there is no build here", f"trtspec build {recipe}")
+        raise no_build(build, f"trtspec build {recipe}")
     place = str(build.resolve())
     found = url or one_address(lambda server: server.metrics, lambda server: server.build == place)
     share = loaded.recipe.speculation.share

@@ -273,7 +273,8 @@ class VerifiedStore:
             out.result(problem if name in problem else f"{name}: {problem}")
         for entry in self.found.damaged():
             out.result(f"{entry.digest[:12]} {entry.name} {entry.role}: cannot be pulled")
-        out.status(f"{len(self.found.entries)} entries of {three_digits(self.found.size)}")
+        intact = "" if self.found.findings else ", intact"
+        out.status(f"{len(self.found.entries)} entries of {three_digits(self.found.size)}{intact}")
 
     def as_json(self) -> dict[str, Any]:
         damaged = [entry.digest for entry in self.found.damaged()]

@@ -58,6 +58,9 @@ class Client:
         self._url, self._model_name, self._key = url, model_name, api_key
         self._wait_s, self._timeout_s = wait_s, timeout_s
 
+    def __repr__(self) -> str:
+        return f"<Client of {self._url or 'the server that runs here'}>"
+
     def generate(
         self,
         prompt: str | Sequence[ChatMessage],

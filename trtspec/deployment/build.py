@@ -176,5 +176,11 @@ def find_build(recipe: Path | str, output: Path | str | None = None) -> Deployed
     build = replace(found, loaded=load(path, found.backend))
     if not build.is_there:
         repair = f"trtspec build {recipe}" + (f" --output {output}" if output else "")
-        raise UnavailableError(build.folder, "there is no build here", repair)
+        raise no_build(build.folder, repair)
     return build
+
+
+def no_build(folder: Path, repair: str) -> UnavailableError:
+    """Returns the error for a folder without a build; a relative one is sought in the working directory."""
+    where = "" if folder.is_absolute() else f", in {Path.cwd()}"
+    return UnavailableError(folder, f"there is no build here{where}", repair)

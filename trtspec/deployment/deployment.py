@@ -149,6 +149,9 @@ class Deployment:
     naming: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
     """Begins the names that requests have between the model and what stands in front of it."""
 
+    def __repr__(self) -> str:
+        return f"<Deployment of {self.build}: {self.api_url}>"
+
     @property
     def is_triton(self) -> bool:
         return self.kind is TRITON

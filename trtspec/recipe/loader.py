@@ -368,6 +368,9 @@ class LoadedRecipe:
     asked: str | None = None
     """The backend that a flag or the environment names instead of the recipe's own, if one does."""
 
+    def __repr__(self) -> str:
+        return f"<LoadedRecipe {self.recipe.name}: {self.path}>"
+
     def on(self, backend: str | None) -> LoadedRecipe:
         """Returns the recipe for the backend that a flag or the environment names, if one does.
 

@@ -87,6 +87,9 @@ def test_names_from_files_send_nothing_to_the_terminal(llama_folder: Callable[..
 def test_neither_folder_nor_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = RUN.invoke(app, ["inspect", str(tmp_path / "nothing")])
     assert str(result.exception) == f"{tmp_path / 'nothing'}: is not a folder"
+    (recipe := tmp_path / "recipe.yaml").touch()
+    result = RUN.invoke(app, ["inspect", str(recipe)])
+    assert str(result.exception) == f"{recipe}: is a recipe, not a folder"
     result = RUN.invoke(app, ["inspect", "owner/nothing"])
     assert "is neither a folder nor a Hub model in this machine's cache" in str(result.exception)
 

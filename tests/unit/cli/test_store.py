@@ -190,11 +190,13 @@ def test_an_age_beyond_all_time_is_wrong_usage(store: Path, option: str, value: 
 
 
 def test_verify_says_what_cannot_be_pulled(store: Path) -> None:
-    assert run("verify", store).exit_code == 0
+    whole = run("verify", store)
+    assert (whole.exit_code, whole.stderr.endswith(", intact\n")) == (0, True)
     (chunk,) = (path for path in (store / "objects").rglob("*") if path.is_file())
     chunk.write_bytes(b"torn")
     content = json.loads((result := run("verify", store, "--json")).stdout)
     assert result.exit_code == 1
+    assert "intact" not in result.stderr
     assert len(content["damaged"]) == 2
     assert chunk.name in content["findings"][0]["subject"]
 

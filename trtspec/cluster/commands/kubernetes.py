@@ -33,7 +33,7 @@ from trtspec.cluster.kubernetes.recipe_values import (
     from_launch,
 )
 from trtspec.cluster.kubernetes.values import Values, chart_values
-from trtspec.deployment.build import DeployedBuild
+from trtspec.deployment.build import DeployedBuild, no_build
 from trtspec.pipeline.plan.resolved import build_folder
 from trtspec.pipeline.store.address import StoreAddress
 from trtspec.pipeline.store.store import Store
@@ -168,7 +168,7 @@ def _engine_server(loaded: LoadedRecipe, store: str | None, output: str | None, 
         raise UnavailableError(build.folder, problem, "leave it out")
     launch = build.launch
     if launch is None:
-        raise UnavailableError(build.folder, "there is no build here", repair)
+        raise no_build(build.folder, repair)
     if not build.is_current:
         raise UnavailableError(build.folder, f"was built before {loaded.path} changed", repair)
     return from_launch(loaded, launch.without_drafts() if plain else launch)

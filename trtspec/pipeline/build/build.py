@@ -48,6 +48,9 @@ class BuildResult:
     pushed: tuple[Entry, ...] | None = None
     """The new entries of the store; None if nothing was to be pushed."""
 
+    def __repr__(self) -> str:
+        return f"<BuildResult {self.output}: {len(self.ran)} of {len(self.steps)} steps run>"
+
     @property
     def output(self) -> Path:
         """The build directory."""

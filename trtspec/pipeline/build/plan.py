@@ -69,6 +69,9 @@ class BuildPlan:
     is_complete: bool = False
     """True if the models' files may be read whole for their digests."""
 
+    def __repr__(self) -> str:
+        return f"<BuildPlan of {self.resolved.loaded.path}: {len(self.steps)} steps, {self.output}>"
+
     @property
     def output(self) -> Path:
         return self.resolved.output

@@ -281,6 +281,10 @@ def _find(place: str) -> Path:
         cached = None if folder.exists() else cached_folder(place)
         if cached is None:
             refuse_foreign(folder, [folder.name])
+            if folder.suffix in {".yaml", ".yml"} and folder.is_file():
+                raise ModelError(
+                    place, "is a recipe, not a folder", f"trtspec plan {place} shows what it builds"
+                )
             if place.startswith((".", "/", "~")) or folder.exists():
                 raise ModelError(place, "is not a folder", "name the folder of a model, head or engine")
             problem = "is neither a folder nor a Hub model in this machine's cache"

@@ -46,6 +46,9 @@ class Store:
     def __str__(self) -> str:
         return str(self.address)
 
+    def __repr__(self) -> str:
+        return f"<Store {self}>"
+
     def require(self) -> None:
         """Raises StoreError for a folder of this machine that is not there: a push makes one.
 
