@@ -25,8 +25,9 @@ def test_a_wheel_has_the_recipes_and_the_pair_and_nothing_else_of_them(tmp_path:
         shutil.copytree(ROOT / part, source / part, symlinks=True, ignore=skipped)
     for part in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / part, source / part)
-    build = "from setuptools.build_meta import build_wheel; build_wheel('..')"
+    build = "from hatchling.build import build_wheel; build_wheel('..')"
     subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
+    assert not (source / "build").exists()
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         own = [name for name in wheel.namelist() if name.startswith("trtspec/recipe/recipes/")]
         wheel.extractall(tmp_path / "wheel", own)
