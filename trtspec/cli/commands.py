@@ -117,6 +117,14 @@ class Command(TyperCommand):
     then = ""
     """The `then` of `CommandEntry`."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Returns the parts of the usage as manual pages write them: RECIPE, [RECIPE], RECIPE..."""
+        twice = {"{": "", "}": "", "[[": "[", "]]": "]", "......": "..."}
+        pieces: list[str] = super().collect_usage_pieces(ctx)
+        for mark, plain in twice.items():
+            pieces = [piece.replace(mark, plain).upper() for piece in pieces]
+        return pieces
+
     def invoke(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)

@@ -30,6 +30,20 @@ def failure(result: Result) -> BaseException:
     return result.exception
 
 
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        (("build",), "build [OPTIONS] RECIPE..."),
+        (("verify",), "verify [OPTIONS] [RECIPE]"),
+        (("generate",), "generate [OPTIONS] PROMPT"),
+        (("store", "pull"), "store pull [OPTIONS] URL NAME"),
+        (("deploy", "stop"), "deploy stop [OPTIONS] [NAME]"),
+    ],
+)
+def test_usage_is_written_as_in_manual_pages(words: tuple[str, ...], usage: str) -> None:
+    assert run(*words, "-h").stdout.startswith(f"Usage: trtspec {usage}\n")
+
+
 class TestInit:
     def test_init_writes_a_recipe_that_passes_the_check(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
