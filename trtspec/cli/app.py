@@ -18,11 +18,9 @@ import typer
 
 import trtspec
 from trtspec.base.explanation import explain
-from trtspec.cli.commands import Root, examples, typer_app
+from trtspec.cli.commands import Root, examples, hush, tell_more, typer_app
 from trtspec.cli.terminal.output import INTERRUPTED, out
 
-_DEBUG = "TRTSPEC_DEBUG"
-"""The environment variable that makes trtspec show the trace of a known error."""
 _START = "trtspec build recipe.yaml && trtspec deploy recipe.yaml"
 
 app = typer_app("trtspec", Root)
@@ -39,6 +37,21 @@ def _trtspec(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_version)
     ] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Say nothing but warnings and errors.", callback=hush),
+    ] = False,
+    verbose: Annotated[
+        int,
+        typer.Option(
+            *("--verbose", "-v"),
+            count=True,
+            metavar="",
+            show_default=False,
+            callback=tell_more,
+            help="Show logs and the trace of an error; -vv shows more.",
+        ),
+    ] = 0,
 ) -> None:
     """Speculative decoding on NVIDIA's stack: one recipe to engines under Triton."""
 
@@ -61,7 +74,7 @@ def main() -> None:
         if explanation is None:
             out.error("this is a defect of trtspec; please report it with the trace below and your recipe")
             raise
-        if os.environ.get(_DEBUG, "0") not in ("", "0"):
+        if out.has_traces:
             traceback.print_exc()
         for line in explanation.lines:
             out.status(line)

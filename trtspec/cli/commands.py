@@ -8,11 +8,12 @@ parameters are the command's options, or the one parameter is a dataclass of the
 from __future__ import annotations
 
 import inspect
+import logging
 import shlex
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib import import_module
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -208,14 +209,50 @@ def load(entry: CommandEntry) -> Any:
     if hasattr(module, "COMMANDS"):
         group = typer_app(entry.name)
         for command in module.COMMANDS:
-            group.command(command.__name__.rstrip("_").replace("_", " "), cls=Command)(_flat(command))
+            name = command.__name__.rstrip("_").replace("_", " ")
+            group.command(name, cls=Command)(_with_talk(_flat(command)))
         app.add_typer(group, help=module.HELP, epilog=epilog)
     else:
         command = getattr(module, entry.name.replace(" ", "_"))
-        app.command(entry.name, cls=Command, epilog=epilog)(_flat(command))
+        app.command(entry.name, cls=Command, epilog=epilog)(_with_talk(_flat(command)))
     loaded: Any = get_group(app).commands[entry.name]
     loaded.then = entry.then
     return loaded
+
+
+def hush(asked: bool) -> None:
+    """Makes the output quiet, if asked."""
+    out.is_quiet |= asked
+
+
+def tell_more(asked: int) -> None:
+    """Shows the logs of libraries and the traces of errors, if asked once or twice."""
+    if asked:
+        logging.basicConfig(level=logging.INFO if asked == 1 else logging.DEBUG)
+        out.has_traces = True
+
+
+def _with_talk(command: Callable[..., None]) -> Callable[..., None]:
+    """Returns a command with `-q` and `-v`, which the help of `trtspec` shows once for all commands."""
+    more = {
+        "quiet": (typer.Option("--quiet", "-q", hidden=True, callback=hush), bool),
+        "verbose": (typer.Option("--verbose", "-v", hidden=True, count=True, callback=tell_more), int),
+    }
+
+    def run(**values: Any) -> None:
+        command(**{name: value for name, value in values.items() if name not in more})
+
+    signature, kinds = (
+        inspect.signature(command),
+        {name: Annotated[kind, option] for name, (option, kind) in more.items()},
+    )
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=0, annotation=kind)
+        for name, kind in kinds.items()
+    ]
+    run.__doc__, run.__annotations__ = command.__doc__, command.__annotations__ | kinds
+    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore[attr-defined]
+    return run
 
 
 def _flat(command: Callable[..., None]) -> Callable[..., None]:

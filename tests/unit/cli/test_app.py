@@ -35,7 +35,7 @@ def test_help_fits_one_screen_and_has_examples() -> None:
     result = run("--help")
     assert (result.returncode, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
-    assert len(lines) <= 45
+    assert len(lines) <= 48
     assert max(map(len, lines)) <= 80
     assert "  trtspec build recipe.yaml" in result.stdout
     assert "..." not in result.stdout.partition("Commands:")[2]  # every command's first sentence fits
@@ -131,6 +131,21 @@ def test_debug_shows_the_trace(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert "Traceback" in result.stderr
     assert "RecipeError" in result.stderr
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["before the command", "behind it"])
+def test_quiet_says_nothing_but_errors(tmp_path: Path, at: int) -> None:
+    words, file = ["init"], str(tmp_path / "recipe.yaml")
+    words.insert(at, "-q")
+    assert (run(*words, file).stderr, Path(file).is_file()) == ("", True)
+    assert "error: " in run(*words, file).stderr
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["before the command", "behind it"])
+def test_verbose_shows_the_trace(tmp_path: Path, at: int) -> None:
+    words = ["inspect"]
+    words.insert(at, "-v")
+    assert "Traceback" in run(*words, str(tmp_path / "none")).stderr
 
 
 class TestMain:

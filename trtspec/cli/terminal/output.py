@@ -50,6 +50,10 @@ class Output:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock, self._is_log = clock, False
+        self.is_quiet = False
+        """Nothing is said on stderr but warnings and errors."""
+        self.has_traces = os.environ.get("TRTSPEC_DEBUG", "0") not in ("", "0")
+        """A known error is shown with its trace."""
 
     def log_as_json(self) -> None:
         """From now on, prints each line as a line of JSON on stdout, for collectors of logs."""
@@ -110,7 +114,8 @@ class Output:
 
     def status(self, line: str) -> None:
         """Says what trtspec is doing."""
-        self._line(sys.stderr, "info", line)
+        if not self.is_quiet:
+            self._line(sys.stderr, "info", line)
 
     def warning(self, line: str) -> None:
         self._label("warning", _YELLOW, line)
@@ -124,13 +129,13 @@ class Output:
 
     def next(self, command: str) -> None:
         """Prints the next trtspec command, only on a terminal."""
-        if sys.stderr.isatty() and not self._is_log:
+        if sys.stderr.isatty() and not self._is_log and not self.is_quiet:
             self._label("next", _CYAN, f"trtspec {command}")
 
     @property
     def draws(self) -> bool:
         """True if progress is drawn in place, and not printed in lines."""
-        return sys.stderr.isatty() and not os.environ.get("CI") and not _is_dumb()
+        return sys.stderr.isatty() and not self.is_quiet and not os.environ.get("CI") and not _is_dumb()
 
     def progress(
         self, label: str, total: int | None = None, unit: str = ""
