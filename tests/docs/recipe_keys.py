@@ -16,7 +16,7 @@ Every key of a recipe, from the schema that `trtspec schema` prints.
 - `name`, `target`, `draft` and `hardware` are required. Some `speculation.method`s need no `draft`.
 - A key that takes a section with a `kind` also takes the name of the kind alone: `method: ngram`.
 - A key that the schema does not know is refused with its line.
-- `trtspec plan` shows every default with its reason.
+- `trtspec plan -v` shows every default with its reason.
 
 For completion in an editor, run `trtspec schema > recipe.schema.json` and make this the recipe's first line:
 

@@ -18,7 +18,7 @@ import typer
 
 import trtspec
 from trtspec.base.explanation import explain
-from trtspec.cli.commands import Root, examples, hush, tell_more, typer_app
+from trtspec.cli.commands import Root, examples, typer_app
 from trtspec.cli.terminal.output import INTERRUPTED, out
 
 _START = "trtspec build recipe.yaml && trtspec deploy recipe.yaml"
@@ -38,8 +38,7 @@ def _trtspec(
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_version)
     ] = False,
     quiet: Annotated[
-        bool,
-        typer.Option("--quiet", "-q", help="Say nothing but warnings and errors.", callback=hush),
+        bool, typer.Option("--quiet", "-q", help="Say nothing but warnings and errors.")
     ] = False,
     verbose: Annotated[
         int,
@@ -48,12 +47,12 @@ def _trtspec(
             count=True,
             metavar="",
             show_default=False,
-            callback=tell_more,
-            help="Show logs and the trace of an error; -vv shows more.",
+            help="Show all of it, with logs and traces; -vv shows more logs.",
         ),
     ] = 0,
 ) -> None:
     """Speculative decoding on NVIDIA's stack: one recipe to engines under Triton."""
+    out.set_talk(quiet=quiet, verbose=verbose)
 
 
 def main() -> None:
@@ -74,7 +73,7 @@ def main() -> None:
         if explanation is None:
             out.error("this is a defect of trtspec; please report it with the trace below and your recipe")
             raise
-        if out.has_traces:
+        if out.verbose or os.environ.get("TRTSPEC_DEBUG", "0") not in ("", "0"):
             traceback.print_exc()
         for line in explanation.lines:
             out.status(line)

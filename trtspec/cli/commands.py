@@ -8,7 +8,6 @@ parameters are the command's options, or the one parameter is a dataclass of the
 from __future__ import annotations
 
 import inspect
-import logging
 import shlex
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -59,7 +58,6 @@ TABLE = (
         "plan",
         "cli.plan",
         "Show a build's values, its steps and what to expect.",
-        then="build {recipe}{output}{backend}",
     ),
     CommandEntry("tune", "train.commands.tune", "Find the best draft, method and K for a recipe."),
     CommandEntry(
@@ -220,38 +218,21 @@ def load(entry: CommandEntry) -> Any:
     return loaded
 
 
-def hush(asked: bool) -> None:
-    """Makes the output quiet, if asked."""
-    out.is_quiet |= asked
-
-
-def tell_more(asked: int) -> None:
-    """Shows the logs of libraries and the traces of errors, if asked once or twice."""
-    if asked:
-        logging.basicConfig(level=logging.INFO if asked == 1 else logging.DEBUG)
-        out.has_traces = True
-
-
 def _with_talk(command: Callable[..., None]) -> Callable[..., None]:
     """Returns a command with `-q` and `-v`, which the help of `trtspec` shows once for all commands."""
-    more = {
-        "quiet": (typer.Option("--quiet", "-q", hidden=True, callback=hush), bool),
-        "verbose": (typer.Option("--verbose", "-v", hidden=True, count=True, callback=tell_more), int),
+    kinds = {
+        "quiet": Annotated[bool, typer.Option("--quiet", "-q", hidden=True)],
+        "verbose": Annotated[int, typer.Option("--verbose", "-v", hidden=True, count=True)],
     }
 
-    def run(**values: Any) -> None:
-        command(**{name: value for name, value in values.items() if name not in more})
+    def run(*, quiet: bool = False, verbose: int = 0, **values: Any) -> None:
+        out.set_talk(quiet=quiet or out.is_quiet, verbose=max(verbose, out.verbose))
+        command(**values)
 
-    signature, kinds = (
-        inspect.signature(command),
-        {name: Annotated[kind, option] for name, (option, kind) in more.items()},
-    )
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=0, annotation=kind)
-        for name, kind in kinds.items()
-    ]
+    own, keyword = inspect.signature(command), inspect.Parameter.KEYWORD_ONLY
+    more = [inspect.Parameter(name, keyword, default=0, annotation=kind) for name, kind in kinds.items()]
     run.__doc__, run.__annotations__ = command.__doc__, command.__annotations__ | kinds
-    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore[attr-defined]
+    run.__signature__ = own.replace(parameters=[*own.parameters.values(), *more])  # type: ignore[attr-defined]
     return run
 
 

@@ -450,7 +450,7 @@ def recipe_text(model: Path | str, choices: ModelChoices) -> str:
         raise OptionError("gpu", f"{choices.gpu!r} is none of {', '.join(gpus.NAMES)}")
     here = Path()
     lines = [
-        "# Written by trtspec deploy; trtspec plan shows every other key with its default and the reason.",
+        "# Written by trtspec deploy; trtspec plan -v shows every other key with its default and the reason.",
         "version: 1",
         f"name: {flow(_name(model))}",
         f"target: {{model: {flow(written(model, here))}}}",

@@ -173,8 +173,11 @@ class ShownPlan:
     outlook: PlanOutlook
 
     def tell(self) -> None:
-        """Prints the verdict, and then its reasons."""
+        """Prints the verdict, and with --verbose its reasons, each value and each step."""
         print_verdict(self.made, self.outlook)
+        if not out.verbose:
+            out.sentence("-v shows the memory, the speed at each load, the rules, each value and each step")
+            return
         out.result()
         hardware = self.made.resolved.loaded.recipe.hardware
         print_outlook(self.outlook, hardware.gpu, self.made.resolved.target.options.max_batch_size)
@@ -216,7 +219,8 @@ def print_verdict(made: BuildPlan, outlook: PlanOutlook) -> None:
     out.sentence(_expected(outlook.speed) if outlook.speed else f"no forecast: {outlook.no_speed}")
     out.sentence(outlook.advice.words)
     for names, why in _as_published(made):
-        out.sentence(f"{' and '.join(names)}, computed from published sizes: {why}")
+        are, each = ("are", "each") if len(names) > 1 else ("is", "it")
+        out.sentence(f"{' and '.join(names)} {are} computed from published sizes, since {each} {why}")
     if not any(_problems(outlook)):
         out.result(f"next: {shlex.join(_next(made))}")
 

@@ -19,7 +19,7 @@ H200 = RECIPES / "llama-3.3-70b-h200.yaml"
 
 
 def plan(*args: str | Path) -> Result:
-    return CliRunner().invoke(app, ["plan", *map(str, args)])
+    return CliRunner().invoke(app, ["plan", "-v", *map(str, args)])
 
 
 def test_the_forecast_of_a_pair(hub_cache: Path) -> None:

@@ -85,18 +85,18 @@ def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @every_recipe
 def test_a_laptop_plans_it_and_says_what_stands_in_the_recipe(path: Path, laptop: None) -> None:
-    lines = run("plan", path).stdout.splitlines()
+    lines = run("plan", path, "-v").stdout.splitlines()
     models = [model.model for model in load(path).recipe.models.values()]
     fits, expected, words, reckoned, following = lines[: lines.index("")]
     assert fits.startswith(f"{path.stem} fits: weights and workspace take ")
     assert re.match(r"expected of one stream: \d+ tokens/s without drafts, \d+ to \d+ with them", expected)
     assert words.startswith("worth a measurement: gains for one stream from acceptance ")
     unread = "is not complete on this machine, and the Hub cannot be reached"
-    assert reckoned == f"{' and '.join(models)}, computed from published sizes: {unread}"
+    assert reckoned == f"{' and '.join(models)} are computed from published sizes, since each {unread}"
     assert following == f"next: trtspec build {path} --container"
     start = next(number for number, line in enumerate(lines) if line.startswith("memory "))
     table = "".join(f"#   {line}\n" for line in lines[start : lines.index("", start)])
-    assert f"# What `trtspec plan` says of the memory:\n{table}name: " in path.read_text()
+    assert f"# What `trtspec plan -v` says of the memory:\n{table}name: " in path.read_text()
 
 
 @every_recipe

@@ -52,8 +52,16 @@ class Output:
         self._clock, self._is_log = clock, False
         self.is_quiet = False
         """Nothing is said on stderr but warnings and errors."""
-        self.has_traces = os.environ.get("TRTSPEC_DEBUG", "0") not in ("", "0")
-        """A known error is shown with its trace."""
+        self.verbose = 0
+        """1 shows all that a command knows, and the logs of libraries; 2 shows all logs."""
+
+    def set_talk(self, *, quiet: bool, verbose: int) -> None:
+        """Sets how much is said; the logs of libraries go to stderr."""
+        self.is_quiet, self.verbose = quiet, verbose
+        if verbose:
+            import logging
+
+            logging.basicConfig(level=logging.INFO if verbose == 1 else logging.DEBUG)
 
     def log_as_json(self) -> None:
         """From now on, prints each line as a line of JSON on stdout, for collectors of logs."""

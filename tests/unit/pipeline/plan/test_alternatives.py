@@ -111,5 +111,5 @@ def test_nothing_fits(hub_cache: Path, folder: Path) -> None:
         "hardware": {"gpu": "a10"},
     }
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    result = CliRunner().invoke(app, ["plan", str(folder / "recipe.yaml")])
+    result = CliRunner().invoke(app, ["plan", "-v", str(folder / "recipe.yaml")])
     assert "nothing fits instead: neither FP8 nor shorter sequences, on up to 8 such GPUs" in result.stdout

@@ -107,7 +107,7 @@ class TestCommand:
     def plan(self, folder: Path, *more: str, **keys: str) -> Result:
         lines = [f"{key}: {value}" for key, value in (self.RECIPE | keys).items()]
         (folder / "recipe.yaml").write_text("\n".join(lines))
-        return CliRunner().invoke(app, ["plan", str(folder / "recipe.yaml"), *more])
+        return CliRunner().invoke(app, ["plan", "-v", str(folder / "recipe.yaml"), *more])
 
     def test_a_recipe_that_does_not_fit_is_warned_of(self, source: Source, tmp_path: Path) -> None:
         many = "{max_batch_size: 4000000}"
