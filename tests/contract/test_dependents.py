@@ -27,7 +27,7 @@ from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.completion import NO_END, Completion, CompletionRequest, Delta
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import SamplingConfig
-from trtspec.serving.executors.torch import pair as torch_pair
+from trtspec.serving.executors.torch import torch_executor as torch_pair
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.rollout.state import RolloutReading, RolloutState
 from trtspec.serving.triton.engines import EnginePair, load

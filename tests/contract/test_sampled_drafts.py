@@ -29,10 +29,9 @@ from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.executor import Executor, SamplingConfig
-from trtspec.serving.executors.bls.bls_executor import BlsExecutor
+from trtspec.serving.executors.bls_executor import BlsExecutor
 from trtspec.serving.executors.limits import read_limits
-from trtspec.serving.executors.tensorrt_llm.engine import KvBudget, read_engine
-from trtspec.serving.executors.tensorrt_llm.trtllm_executor import TrtLlmExecutor
+from trtspec.serving.executors.tensorrt_llm.trtllm_executor import KvBudget, TrtLlmExecutor, read_engine
 
 LAYOUTS = ("in_process", "bls")
 VOCAB_SIZE, TOKENS, DRAWS = 8, 3, 1000

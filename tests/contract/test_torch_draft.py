@@ -22,8 +22,7 @@ from tests.fakes.bindings import change_config, stand_in, write_trtllm_engine
 from tests.fakes.clock import Clock, until
 from tests.fakes.engine_dir import tiny_llama, write_engine
 from tests.support.draft_failures import draft_failures
-from trtspec.serving.adaptive.policy import Policy
-from trtspec.serving.adaptive.probes import ROUNDS
+from trtspec.serving.adaptive.policy import ROUNDS, Policy
 from trtspec.serving.completion import NO_END, Completion, CompletionRequest, Delta
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor, Listener, Request, Response, SamplingConfig

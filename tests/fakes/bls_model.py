@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executor import Executor
-from trtspec.serving.executors.bls.tensors import Arrays, Outputs
+from trtspec.serving.executors.bls_executor import Arrays, Outputs
 from trtspec.serving.triton.engine_service import EngineService
 from trtspec.serving.triton.tensors import ENGINE_INPUTS, ENGINE_OUTPUTS, Datatype
 

@@ -15,7 +15,7 @@ from tests.fakes.external_drafts import DraftLogits, ExternalDrafts
 from tests.fakes.trimming import Keep, keep_all
 from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executor import FinishReason, Response
-from trtspec.serving.executors.bls.tensors import Arrays, Outputs
+from trtspec.serving.executors.bls_executor import Arrays, Outputs
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
 from trtspec.serving.triton.engine_requests import is_stop, read_engine_request, response_arrays
 from trtspec.serving.triton.loop import LoopThread

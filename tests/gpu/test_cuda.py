@@ -17,8 +17,7 @@ from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.executor import Executor
 from trtspec.serving.executors.torch.device_thread import DeviceThread
-from trtspec.serving.executors.torch.pair import load_engines
-from trtspec.serving.executors.torch.torch_executor import TorchExecutor
+from trtspec.serving.executors.torch.torch_executor import TorchExecutor, load_engines
 from trtspec.serving.tokenizer import Tokenizer
 
 pytestmark = [

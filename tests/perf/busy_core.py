@@ -24,7 +24,7 @@ from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.executors.torch.host import look
-from trtspec.serving.executors.torch.pair import load_engines
+from trtspec.serving.executors.torch.torch_executor import load_engines
 from trtspec.serving.tokenizer import Tokenizer
 
 TOKENS = 64

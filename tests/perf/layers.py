@@ -39,7 +39,7 @@ from trtspec.models.source import Source, read_source
 from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, Completion, CompletionRequest
-from trtspec.serving.executors.torch.pair import load_engines
+from trtspec.serving.executors.torch.torch_executor import load_engines
 from trtspec.serving.tokenizer import Tokenizer
 
 SEED, LONGEST_PROMPT = 1, 160

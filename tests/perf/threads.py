@@ -27,7 +27,7 @@ import torch
 from tests.perf.pair import built, heldout, machine
 from tests.perf.peer import TOKENS, Answer, trtspec
 from trtspec.serving.executors.torch import device_thread
-from trtspec.serving.executors.torch.thread_count import ThreadCount
+from trtspec.serving.executors.torch.device_thread import ThreadCount
 from trtspec.serving.tokenizer import Tokenizer
 
 DUTIES = ((0, 1), (0.1, 0.2), (0.3, 0.3), (1, 4), (1, 1), (3, 7), (3, 3), (10, 20), (1, 0))

@@ -26,7 +26,7 @@ else:
 
 from trtspec.serving.adaptive.policy import Policy
 from trtspec.serving.executor import Executor, Limits
-from trtspec.serving.executors.bls.bls_executor import BlsExecutor
+from trtspec.serving.executors.bls_executor import BlsExecutor
 from trtspec.serving.triton import engine_model, model
 from trtspec.serving.triton.bls import TritonModel
 from trtspec.serving.triton.engines import EnginePair

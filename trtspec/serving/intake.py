@@ -8,8 +8,7 @@ from dataclasses import replace
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import GuideType, Limits, SamplingConfig
-from trtspec.serving.state import NUM_SEEDS, CompletionState, unsplittable_options, with_seed
-from trtspec.serving.stop import StopMatcher
+from trtspec.serving.state import NUM_SEEDS, CompletionState, StopMatcher, unsplittable_options, with_seed
 from trtspec.serving.text import Text
 from trtspec.serving.tokenizer import Tokenizer
 

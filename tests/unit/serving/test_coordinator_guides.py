@@ -23,8 +23,7 @@ from trtspec.serving.completion import CompletionRequest, Delta, EndReason
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.errors import Busy, RequestError, TimedOut
 from trtspec.serving.executor import Executor, Guide, GuideType, SamplingConfig
-from trtspec.serving.executors.torch.pair import load_engines
-from trtspec.serving.executors.torch.torch_executor import TorchExecutor
+from trtspec.serving.executors.torch.torch_executor import TorchExecutor, load_engines
 from trtspec.serving.guides import guides as guides_module
 from trtspec.serving.guides.compiler import Grammar, GuideCompiler
 from trtspec.serving.guides.guides import Guides

@@ -6,10 +6,9 @@ import random
 import zlib
 
 from tests.fakes.languages import DRAFT, TARGET, OneShot, Run
-from trtspec.serving.assembly import assemble
+from trtspec.serving.assembly import assemble, of_sequence
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.executor import FinishReason, Limits, Request, SamplingConfig
-from trtspec.serving.sequences import of_sequence
 from trtspec.serving.state import NUM_SEEDS, at_token, with_seed
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.verification import decode, verify

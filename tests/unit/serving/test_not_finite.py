@@ -23,9 +23,8 @@ from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.coordinator import MAX_FAILURES
 from trtspec.serving.errors import EngineLoadError, NotFinite
 from trtspec.serving.executor import NOT_FINITE, LogProb, Request, Response, SamplingConfig
-from trtspec.serving.executors.bls.tensors import new_log_probs
-from trtspec.serving.executors.torch.pair import load_engines
-from trtspec.serving.executors.torch.torch_executor import TorchExecutor
+from trtspec.serving.executors.bls_executor import new_log_probs
+from trtspec.serving.executors.torch.torch_executor import TorchExecutor, load_engines
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.engines import EnginePair
 from trtspec.serving.triton.logs import JsonLines

@@ -19,8 +19,7 @@ from trtspec.measure.selftest.engines import Reference, decoder, length_of_draft
 from trtspec.measure.selftest.rules import RULES
 from trtspec.measure.selftest.trial import WAIT_S, Differs, Outcome, Rule, Trial
 from trtspec.serving.errors import EngineFailure
-from trtspec.serving.executors.bls.bls_executor import BlsExecutor
-from trtspec.serving.executors.bls.tensors import Arrays, Outputs
+from trtspec.serving.executors.bls_executor import Arrays, BlsExecutor, Outputs
 from trtspec.serving.executors.limits import read_limits
 from trtspec.serving.tokenizer import Tokenizer
 

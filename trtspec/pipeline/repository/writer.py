@@ -29,7 +29,7 @@ def engine_config_text(model: EngineModel) -> str:
     """Returns the `config.pbtxt` of a Triton model that takes token ids and returns token ids.
 
     No request waits for others to form a batch with, since the engine takes in new ones at every step. The
-    model is not decoupled: see `trtspec.serving.executors.bls.bls_executor`.
+    model is not decoupled: see `trtspec.serving.executors.bls_executor`.
     """
     backend = model.triton_backend
     config = pb.ModelConfig(name=model.name, backend=backend, max_batch_size=model.max_batch_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 
 from trtspec.serving.errors import EngineFailure
-from trtspec.serving.executors.bls.tensors import Arrays, Outputs
+from trtspec.serving.executors.bls_executor import Arrays, Outputs
 
 _OUTPUTS = ["output_ids", "sequence_length"]
 _LOG_PROBS, _METRICS = ["output_log_probs"], ["total_draft_tokens", "kv_cache_reused_blocks"]

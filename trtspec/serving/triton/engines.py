@@ -228,7 +228,7 @@ def _bls(
     parameters: Parameters, roles: Sequence[str], tokenizer: Tokenizer, guides: Guides | None
 ) -> Sequence[Executor]:
     """Connects to the models. Limits come from the engine directories, the cache size from the plan."""
-    from trtspec.serving.executors.bls.bls_executor import BlsExecutor
+    from trtspec.serving.executors.bls_executor import BlsExecutor
     from trtspec.serving.triton.bls import TritonModel
 
     names = {"target": "tensorrt_llm_model_name", "draft": "tensorrt_llm_draft_model_name"}
@@ -272,7 +272,7 @@ def _tensorrt_llm(
     bindings = load_bindings(parameters.text("image"))
     if device is None:
         return load_engines(bindings, locations, fraction, guided)
-    from trtspec.serving.executors.torch.pair import load_beside
+    from trtspec.serving.executors.torch.torch_executor import load_beside
 
     draft = parameters.path("draft_engine_dir")
     return load_beside(lambda: load_engines(bindings, locations, fraction, guided), draft, device)
@@ -294,7 +294,7 @@ def _runtime_draft(parameters: Parameters) -> RuntimeDraft | None:
 def _torch(
     parameters: Parameters, roles: Sequence[str], tokenizer: Tokenizer, guides: Guides | None
 ) -> Sequence[Executor]:
-    from trtspec.serving.executors.torch.pair import load_engines
+    from trtspec.serving.executors.torch.torch_executor import load_engines
 
     folders = [parameters.path(f"{role}_engine_dir") for role in roles]
     return load_engines(folders, parameters.device("draft_device"), guides)

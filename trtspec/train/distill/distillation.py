@@ -34,7 +34,7 @@ from trtspec.measure.workloads.workload import Prompt
 from trtspec.pipeline.run.records import FileDigests
 from trtspec.pipeline.run.runner import only_build
 from trtspec.serving.errors import EngineLoadError, ServingError
-from trtspec.serving.executors.torch.pair import load_engines
+from trtspec.serving.executors.torch.torch_executor import load_engines
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.train.distill.acceptance import AcceptanceEstimate, Tally, change, measure
 from trtspec.train.distill.curve import LossPoint, draw_losses

@@ -30,7 +30,7 @@ from trtspec.serving.drafters.engine import EngineSource
 from trtspec.serving.drafters.source import LOOKUP, Drafter, Offer
 from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executor import Executor, Request
-from trtspec.serving.executors.torch.pair import load_engines
+from trtspec.serving.executors.torch.torch_executor import load_engines
 from trtspec.serving.intake import begin
 from trtspec.serving.rounds import FixedLengths, Rounds
 from trtspec.serving.stats import Stats

@@ -18,7 +18,7 @@ from trtspec.models.source import read_source
 from trtspec.recipe.loader import LoadedRecipe, model_location
 from trtspec.recipe.schema import Recipe
 from trtspec.serving.executors.torch.device import find_device
-from trtspec.serving.executors.torch.pair import load_engines
+from trtspec.serving.executors.torch.torch_executor import load_engines
 from trtspec.train.tune.answer import RecordedAnswer, in_tokens, mixed, tokenizer_of
 from trtspec.train.tune.builds import ALONE, TuneBuilds
 from trtspec.train.tune.cache import CachedChoices, TuneCache

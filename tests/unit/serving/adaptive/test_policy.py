@@ -9,8 +9,15 @@ from functools import partial
 import pytest
 
 from trtspec.serving.adaptive.estimates import WINDOW, RoundCostModel, kind_of
-from trtspec.serving.adaptive.policy import BURST, STAYS, AdaptivePolicy, OriginStats, RunningBatch, size_of
-from trtspec.serving.adaptive.probes import LoadOutlook
+from trtspec.serving.adaptive.policy import (
+    BURST,
+    STAYS,
+    AdaptivePolicy,
+    LoadOutlook,
+    OriginStats,
+    RunningBatch,
+    size_of,
+)
 from trtspec.serving.executor import SamplingConfig
 from trtspec.serving.rounds import VerificationCounts
 

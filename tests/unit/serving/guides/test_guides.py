@@ -17,8 +17,8 @@ from trtspec.serving.errors import Busy, GuideError
 from trtspec.serving.executor import Guide, GuideType
 from trtspec.serving.guides import compiler
 from trtspec.serving.guides import guides as module
-from trtspec.serving.guides.bounds import MAX_CHARACTERS, MAX_DEPTH, check
 from trtspec.serving.guides.compiler import Bitmasks, Grammar, GuideCompiler
+from trtspec.serving.guides.guides import MAX_CHARACTERS, MAX_DEPTH, check
 
 Run = Callable[[Any], Any]
 

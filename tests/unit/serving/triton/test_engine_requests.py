@@ -10,7 +10,7 @@ import pytest
 
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Guide, GuideType, Request, SamplingConfig
-from trtspec.serving.executors.bls.tensors import request_arrays
+from trtspec.serving.executors.bls_executor import request_arrays
 from trtspec.serving.executors.validation import Valid
 from trtspec.serving.text import Text
 from trtspec.serving.triton.engine_requests import (

@@ -15,7 +15,7 @@ from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest, EndReason
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
 from trtspec.serving.executor import Executor, SamplingConfig
-from trtspec.serving.executors.torch.pair import load_engines
+from trtspec.serving.executors.torch.torch_executor import load_engines
 from trtspec.serving.stats import SpeculationCounts
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.train.tune.answer import RecordedAnswer

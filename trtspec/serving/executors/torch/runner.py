@@ -17,7 +17,7 @@ from trtspec.serving.executors.torch.cache_slots import CacheSlots, SlotLease
 from trtspec.serving.executors.torch.follower import BROKEN, ENDED, NOTHING, Followers
 from trtspec.serving.executors.torch.model import StepModel
 from trtspec.serving.executors.torch.sampler import Bias, Penalties, TokenChoice, choose, log_probs
-from trtspec.serving.executors.torch.sequence import Sequence, StepScheduler, Work
+from trtspec.serving.executors.torch.sequence import EngineSequence, StepScheduler, Work
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.text import common_prefix
 from trtspec.serving.verification import decode, verify
@@ -72,8 +72,8 @@ class Runner:
         # These are the sequences of running requests, and of completions between two rounds.
         self._vocab_size, self._followers = limits.vocab_size, Followers(2 * limits.max_batch_size)
         self._model, self._cache, self._slots, self._say = model, cache, slots, say
-        self._waiting: deque[Sequence] = deque()
-        self._running: dict[int, Sequence] = {}
+        self._waiting: deque[EngineSequence] = deque()
+        self._running: dict[int, EngineSequence] = {}
         self._failed_steps = 0
         self._names: Tensor | None = None
 
@@ -81,7 +81,7 @@ class Runner:
     def has_work(self) -> bool:
         return bool(self._running or self._waiting)
 
-    def take(self, sequence: Sequence) -> None:
+    def take(self, sequence: EngineSequence) -> None:
         """Queues a request, first come, first served."""
         error = self.failure or self._guide(sequence)
         if error is None:
@@ -135,7 +135,7 @@ class Runner:
             self.stats.kv_held = self._slots.busy
             self.stats.kv_most = max(self.stats.kv_most, self._slots.busy)
 
-    def _begin(self, sequence: Sequence, lease: SlotLease, computed: int) -> None:
+    def _begin(self, sequence: EngineSequence, lease: SlotLease, computed: int) -> None:
         """Starts a sequence in its slot, of which `computed` tokens need not be computed."""
         sequence.slot, sequence.computed, sequence.reused = lease.slot, computed, computed
         self._running[sequence.request_id] = sequence
@@ -179,7 +179,7 @@ class Runner:
         chosen, widths = [max(tokens[row], 0) for row in rows], [owners[row].top_log_probs for row in rows]
         return tokens, iter(log_probs(logits[rows], chosen, widths))
 
-    def _guide(self, sequence: Sequence) -> str | None:
+    def _guide(self, sequence: EngineSequence) -> str | None:
         """Begins to follow a guide, and cuts the draft after a forbidden token; returns the error, if any."""
         guided = sequence.guided
         if guided is None:
@@ -189,7 +189,7 @@ class Runner:
             sequence.draft_token_ids = sequence.draft_token_ids[: len(guided.masks.is_complete)]
         return guided.error
 
-    def _count(self, sequence: Sequence, device: torch.device) -> None:
+    def _count(self, sequence: EngineSequence, device: torch.device) -> None:
         """Adds the new tokens of the sequence to its penalties."""
         if sequence.penalties is None:
             sequence.penalties = Penalties(sequence.sampling, self._vocab_size, device)
@@ -232,11 +232,11 @@ class Runner:
         if response is not None:
             self._say(response)
 
-    def _hold(self, sequence: Sequence, computed: int) -> None:
+    def _hold(self, sequence: EngineSequence, computed: int) -> None:
         sequence.computed = computed
         self._slots.grow(sequence.slot, computed)
 
-    def _release(self, sequence: Sequence) -> None:
+    def _release(self, sequence: EngineSequence) -> None:
         del self._running[sequence.request_id]
         self._slots.free(sequence.slot)
         self.stats.kv_held = self._slots.busy
@@ -264,7 +264,7 @@ class Runner:
         for sequence in failed:
             self._fail(sequence, self.failure or f"The engine failed: {_line(error)}")
 
-    def _fail(self, sequence: Sequence, error: str) -> None:
+    def _fail(self, sequence: EngineSequence, error: str) -> None:
         self._say(Response(sequence.request_id, [], is_final=True, error=error))
 
 
@@ -272,7 +272,7 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _choice(sequence: Sequence) -> TokenChoice:
+def _choice(sequence: EngineSequence) -> TokenChoice:
     generated = len(sequence.new)
     return TokenChoice(
         sequence.sampling,

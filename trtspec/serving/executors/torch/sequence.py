@@ -12,7 +12,7 @@ from trtspec.serving.executors.validation import Valid
 from trtspec.serving.guides.compiler import Grammar
 
 
-class Sequence:
+class EngineSequence:
     """A sequence of tokens: the first `prompt_len` of `text`, and the generated ones in `new`.
 
     `text` may grow meanwhile, but is not read beyond the prompt. `seed` is the number of the first token's
@@ -110,7 +110,7 @@ CHUNK = 512
 class Work:
     """The new rows of a sequence in a step."""
 
-    sequence: Sequence
+    sequence: EngineSequence
     rows: int
     """The number of new rows: tokens that the cache lacks, then the draft."""
     choices: int
@@ -132,7 +132,7 @@ class StepScheduler:
     short: int
     """A sequence that lacks at most this many tokens is decoding."""
 
-    def schedule(self, running: Iterable[Sequence]) -> list[Work]:
+    def schedule(self, running: Iterable[EngineSequence]) -> list[Work]:
         """Returns the work of a step, sorted by rows and then by length: neighbours share attention."""
         works, prompts = [], []
         for sequence in running:

@@ -16,8 +16,8 @@ from trtspec.backends.tensorrt_llm.tree import choices
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Request, SamplingConfig
 from trtspec.serving.executors.limits import read_limits
-from trtspec.serving.executors.tensorrt_llm.engine import read_engine
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import EagleTree, MedusaTree
+from trtspec.serving.executors.tensorrt_llm.trtllm_executor import read_engine
 
 TREE = EagleTree(tuple(choices(4)))
 

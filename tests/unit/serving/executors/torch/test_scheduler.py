@@ -6,19 +6,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trtspec.serving.executor import Request
-from trtspec.serving.executors.torch.sequence import CHUNK, Sequence, StepScheduler
+from trtspec.serving.executors.torch.sequence import CHUNK, EngineSequence, StepScheduler
 from trtspec.serving.executors.validation import Valid
 from trtspec.serving.text import Text
 
 
-def sequence(prompt: int, draft: int = 0, computed: int = 0, generated: int = 0) -> Sequence:
-    made = Sequence(1, Request([1], 1), Valid(Text([1] * prompt), prompt, [2] * draft, 50), 0)
+def sequence(prompt: int, draft: int = 0, computed: int = 0, generated: int = 0) -> EngineSequence:
+    made = EngineSequence(1, Request([1], 1), Valid(Text([1] * prompt), prompt, [2] * draft, 50), 0)
     made.new += [3] * generated
     made.computed = computed
     return made
 
 
-def plan(*sequences: Sequence, max_rows: int = 100, short: int = 8) -> dict[int, tuple[int, int]]:
+def plan(*sequences: EngineSequence, max_rows: int = 100, short: int = 8) -> dict[int, tuple[int, int]]:
     """Rows and choices, by the place of the sequence among the arguments."""
     works = StepScheduler(max_rows, short).schedule(sequences)
     assert [work.rows for work in works] == sorted(work.rows for work in works)
@@ -73,7 +73,7 @@ def test_every_prompt_is_done_in_bounded_steps_in_order(
     scheduler = StepScheduler(max_rows=256, short=10)
     waiting = [sequence(length, draft) for length, draft in prompts]
     running = [sequence(30, draft=8, computed=29) for _ in range(going_on)]
-    finished: list[Sequence] = []
+    finished: list[EngineSequence] = []
     for _ in range(1 + sum(one.missing for one in waiting) // 32 + len(waiting)):
         decoding = 9 * going_on + sum(one.missing for one in waiting if one.missing <= 10)
         works = scheduler.schedule([*waiting, *running])

@@ -13,7 +13,7 @@ from operator import itemgetter
 import torch
 from torch import Tensor
 
-from trtspec.serving.executors.torch.cache_view import CacheView
+from trtspec.serving.executors.torch.cache import CacheView
 from trtspec.serving.executors.torch.dependents.head import AttachedHead, head_forms
 from trtspec.serving.executors.torch.dependents.home import Home, SlotStates
 from trtspec.serving.executors.torch.engine import TorchEngineConfig

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trtspec.serving.executors.torch.cache_view import CacheView
+from trtspec.serving.executors.torch.cache import CacheView
 from trtspec.serving.executors.torch.dependents.head import AttachedHead, head_forms
 from trtspec.serving.executors.torch.dependents.home import Home, SlotStates
 from trtspec.serving.executors.torch.engine import TorchEngineConfig

@@ -14,13 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trtspec.serving.executors.torch.cache import Cache
-from trtspec.serving.executors.torch.cache_view import CacheView
+from trtspec.serving.executors.torch.cache import Cache, CacheView
 from trtspec.serving.executors.torch.dependents.home import Home, SlotStates
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
-from trtspec.serving.executors.torch.model import DecoderLayer
-from trtspec.serving.executors.torch.packed_weights import packed
-from trtspec.serving.executors.torch.rope import rotations
+from trtspec.serving.executors.torch.linear import packed
+from trtspec.serving.executors.torch.model import DecoderLayer, rotations
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.executors.torch.weights import Form, layer_forms
 

@@ -17,7 +17,7 @@ from trtspec.serving.executors.torch.dependents.home import Home
 from trtspec.serving.executors.torch.engine import TorchEngineConfig
 from trtspec.serving.executors.torch.model import StepModel
 from trtspec.serving.executors.torch.runner import Runner
-from trtspec.serving.executors.torch.sequence import MAX_ROWS, Sequence, StepScheduler
+from trtspec.serving.executors.torch.sequence import MAX_ROWS, EngineSequence, StepScheduler
 from trtspec.serving.executors.torch.weights import Form, read_rank
 
 
@@ -56,7 +56,7 @@ class DependentRunner(Runner):
             known = self._slots.headed(lease.slot) + 1 if self._is_head else lease.reused
             self._begin(sequence, lease, known)
 
-    def _hold(self, sequence: Sequence, computed: int) -> None:
+    def _hold(self, sequence: EngineSequence, computed: int) -> None:
         sequence.computed = computed
         if self._is_head:  # The row of a token is at the position before it.
             self._slots.go_over(sequence.slot, min(computed, sequence.prompt_len) - 1)

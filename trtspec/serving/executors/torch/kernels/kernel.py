@@ -38,11 +38,10 @@ class Kernel:
 
     def __init__(self, kind: Literal["attention", "norm", "gate"], dtype: torch.dtype, *sizes: int) -> None:
         # numba may be missing.
-        from trtspec.serving.executors.torch.kernels.compiled import attention, rows
-        from trtspec.serving.executors.torch.kernels.compiled.compiler import ELEMENTS
+        from trtspec.serving.executors.torch.kernels import compiled
 
-        make = {"attention": attention.attention, "norm": rows.norm, "gate": rows.gate}[kind]
-        self._compiled = make(ELEMENTS[dtype], *sizes)
+        make = {"attention": compiled.attention, "norm": compiled.norm, "gate": compiled.gate}[kind]
+        self._compiled = make(compiled.ELEMENTS[dtype], *sizes)
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._compiled.address)
         # A short call keeps Python's lock: to get it back may take ten times as long as the call.
         self._run_briefly = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(self._compiled.address)

@@ -18,7 +18,7 @@ from trtspec.backends.torch.builder import build_head
 from trtspec.models.heads.reading import read_head
 from trtspec.serving.async_executor import AsyncExecutor
 from trtspec.serving.executor import Executor, Request
-from trtspec.serving.executors.torch.pair import load_engines
+from trtspec.serving.executors.torch.torch_executor import load_engines
 from trtspec.serving.text import Text
 
 K = 5

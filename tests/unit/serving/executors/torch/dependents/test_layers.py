@@ -17,8 +17,7 @@ from tests.unit.serving.executors.torch.dependents.test_heads import PROMPTS, K,
 from trtspec.backends.torch.builder import build_layers
 from trtspec.base.errors import EngineError
 from trtspec.serving.executor import Executor
-from trtspec.serving.executors.torch.pair import load_engines
-from trtspec.serving.executors.torch.torch_executor import TorchExecutor
+from trtspec.serving.executors.torch.torch_executor import TorchExecutor, load_engines
 
 LAYERS = (0, 2, 4)
 BUILD = {"plugin_config": {"use_paged_context_fmha": True}, "gather_generation_logits": False}

@@ -19,8 +19,7 @@ from trtspec.models.heads.reading import read_head
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executors.torch import device
 from trtspec.serving.executors.torch.engine import read_config
-from trtspec.serving.executors.torch.pair import load_engines
-from trtspec.serving.executors.torch.torch_executor import TorchExecutor
+from trtspec.serving.executors.torch.torch_executor import TorchExecutor, load_engines
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import trtspec
-from trtspec.serving.executors.torch.kernels.compiled import compiler, rows
+from trtspec.serving.executors.torch.kernels import compiled
 
 SCRIPT = """
 import numpy
-from trtspec.serving.executors.torch.kernels.compiled.rows import gate
+from trtspec.serving.executors.torch.kernels.compiled import gate
 print(gate(numpy.float32).cache_hits)
 """
 
@@ -26,7 +26,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache folder of a user who has run nothing yet."""
     monkeypatch.delenv("TRTSPEC_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(compiler, "_kept", compiler._kept.__wrapped__)
+    monkeypatch.setattr(compiled, "_kept", compiled._kept.__wrapped__)
     return tmp_path / "cache"
 
 
@@ -50,7 +50,7 @@ def copied(folder: Path) -> Path:
 def test_copies_share_what_is_compiled_until_a_file_changes(tmp_path: Path) -> None:
     first, second = copied(tmp_path / "first"), copied(tmp_path / "second")
     assert [cache_hits(folder) for folder in (first, second)] == [0, 1]
-    source = second / "trtspec/serving/executors/torch/kernels/compiled/compiler.py"
+    source = second / "trtspec/serving/executors/torch/kernels/compiled.py"
     source.write_text(source.read_text() + "\n# changed\n")
     assert [cache_hits(folder) for folder in (second, first)] == [0, 1]
 
@@ -61,23 +61,23 @@ def test_the_folder_of_compiled_kernels_is_readable_by_its_user_alone(
 ) -> None:
     if is_named:
         monkeypatch.setenv("TRTSPEC_CACHE", str(home / "own"))
-    rows.gate.__wrapped__(np.float32)
+    compiled.gate.__wrapped__(np.float32)
     (folder,) = (home / ("own" if is_named else "trtspec") / "kernels").iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
     assert list(folder.rglob("*.nbi"))
 
 
 def test_nothing_is_taken_from_where_others_write(home: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rows.gate.__wrapped__(np.float32)
+    compiled.gate.__wrapped__(np.float32)
     (folder,) = (home / "trtspec/kernels").iterdir()
     folder.chmod(0o777)
-    assert rows.gate.__wrapped__(np.float32).cache_hits == 0
+    assert compiled.gate.__wrapped__(np.float32).cache_hits == 0
     assert f"others may write to {folder}" in caplog.text
 
 
 def test_a_home_that_is_a_file(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     home.write_text("")
-    assert rows.gate.__wrapped__(np.float32).address
+    assert compiled.gate.__wrapped__(np.float32).address
     assert "compiled at each start" in caplog.text
 
 
@@ -88,5 +88,5 @@ def test_a_disk_that_is_full(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", no_space)
-    assert rows.gate.__wrapped__(np.float32).address
+    assert compiled.gate.__wrapped__(np.float32).address
     assert "No space left" in caplog.text

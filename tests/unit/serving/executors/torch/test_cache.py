@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trtspec.serving.executors.torch.cache_view import CausalMask
+from trtspec.serving.executors.torch.cache import CausalMask
 
 HEADS = 3
 
