@@ -24,7 +24,7 @@ from tests.e2e.conftest import ONLY_IN_PROCESS, Deploy
 from tests.e2e.openai_requests import MODEL, serving
 from tests.e2e.test_openai_serve import tokenizer
 from tests.unit.gateway.openai.recordings import RECORDINGS, Parsed
-from tests.unit.gateway.openai.test_tool_parser import TOOLS
+from tests.unit.gateway.openai.test_output_parser import TOOLS
 
 FAMILIES = [row for row in RECORDINGS if row[1] == "deepseek_r1" or (row[0] and row[1] is None)]
 

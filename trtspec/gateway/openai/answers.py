@@ -8,11 +8,9 @@ from typing import Any, Protocol
 
 import orjson
 
-from trtspec.gateway.openai import schema
-from trtspec.gateway.openai.job import ModelRequest
 from trtspec.gateway.openai.model_output import ChoicePiece, TokenCounts
-from trtspec.gateway.openai.parsed_text import OutputParser, ParsedCall, ParsedText
-from trtspec.gateway.openai.reasoning_parser import ReasoningTokens
+from trtspec.gateway.openai.model_request import ModelRequest
+from trtspec.gateway.openai.output_parser import OutputParser, ParsedCall, ParsedText, ReasoningTokens
 from trtspec.serving.tokenizer import Tokenizer
 
 
@@ -145,31 +143,36 @@ class Completions:
 
 
 class ResponseBuilder:
-    """Builds the answer to the request of that name; the `tokenizer` is for jobs with log-probabilities."""
+    """Builds the answer to the request of that name; log-probabilities need the `tokenizer`."""
 
     def __init__(
-        self, route: Chat | Completions, job: ModelRequest, model: str, tokenizer: Tokenizer | None, name: str
+        self,
+        route: Chat | Completions,
+        request: ModelRequest,
+        model: str,
+        tokenizer: Tokenizer | None,
+        name: str,
     ) -> None:
-        self._route, self._job, self._tokenizer = route, job, tokenizer
+        self._route, self._request, self._tokenizer = route, request, tokenizer
         self._head = {
             "id": route.prefix + name,
-            "object": route.chunk if job.stream else route.whole,
+            "object": route.chunk if request.stream else route.whole,
             "created": int(time.time()),
             "model": model,
         }
         head = orjson.dumps(self._head)[:-1]
         self._before = b"data: " + head + b',"choices":['
-        self._after = b'],"usage":null}\n\n' if job.include_usage else b"]}\n\n"
+        self._after = b'],"usage":null}\n\n' if request.include_usage else b"]}\n\n"
         self._parsers: dict[int, OutputParser] = {}
         self._counters: dict[int, ReasoningTokens] = {}
-        if job.parsing:
-            choices, counter = range(job.num_choices), job.parsing.counter
-            self._parsers = {choice: job.parsing.parser() for choice in choices}
+        if request.parsing:
+            choices, counter = range(request.num_choices), request.parsing.counter
+            self._parsers = {choice: request.parsing.parser() for choice in choices}
             self._counters = {choice: counter() for choice in choices} if counter else {}
-        self._num_calls = [0] * job.num_choices
-        self._offsets = [0] * job.num_choices
-        self._made = [0] * job.num_choices
-        self._has_begun = [not isinstance(route, Chat)] * job.num_choices
+        self._num_calls = [0] * request.num_choices
+        self._offsets = [0] * request.num_choices
+        self._made = [0] * request.num_choices
+        self._has_begun = [not isinstance(route, Chat)] * request.num_choices
         self._counts: dict[int, TokenCounts] = {}
         self._speculation: dict[str, Any] | None = None
 
@@ -181,7 +184,7 @@ class ResponseBuilder:
 
     def end(self) -> bytes:
         """Returns the last events, when every piece has come."""
-        if not self._job.include_usage:
+        if not self._request.include_usage:
             return DONE
         last = {**self._head, "choices": [], "usage": self._usage(), **self._metrics()}
         return b"data: " + orjson.dumps(last) + b"\n\n" + DONE
@@ -189,7 +192,7 @@ class ResponseBuilder:
     def _events(self, piece: ChoicePiece) -> bytes:
         begun = b"" if self._has_begun[piece.choice] else self._beginning(piece.choice)
         self._tell_usage(piece)
-        if not (piece.finish_reason or self._parsers or self._job.log_probs):
+        if not (piece.finish_reason or self._parsers or self._request.log_probs):
             return begun + self._before + self._route.plain(piece.choice, piece.text) + self._after
         first = self._num_calls[piece.choice]
         found = self._found(piece)
@@ -197,19 +200,18 @@ class ResponseBuilder:
             return begun
         choice = self._route.part(self._ended(piece), found, self._log_probs(piece), first)
         event = self._before + orjson.dumps(choice) + self._after
-        if piece.finish_reason and self._metrics() and not self._job.include_usage:
+        if piece.finish_reason and self._metrics() and not self._request.include_usage:
             whole = {**self._head, "choices": [choice], **self._metrics()}
             event = b"data: " + orjson.dumps(whole) + b"\n\n"
         return begun + event
 
     def _tell_usage(self, piece: ChoicePiece) -> None:
         """Puts the usage of a choice so far into its next chunk, if chunks tell it."""
-        if prompts := self._job.prompt_tokens:
+        if prompts := self._request.prompt_tokens:
             made = self._made[piece.choice] + len(piece.token_ids)
             self._made[piece.choice] = made = piece.counts.num_output_tokens if piece.counts else made
-            given = prompts[piece.choice // self._job.num_sequences]
-            usage = {"prompt_tokens": given, "completion_tokens": made, "total_tokens": given + made}
-            self._after = b'],"usage":%b}\n\n' % orjson.dumps(usage)
+            given = prompts[piece.choice // self._request.num_sequences]
+            self._after = b'],"usage":%b}\n\n' % orjson.dumps(TokenCounts(given, made).usage())
 
     def _beginning(self, choice: int) -> bytes:
         self._has_begun[choice] = True
@@ -243,7 +245,7 @@ class ResponseBuilder:
         found = parser.push(piece.text)
         if piece.finish_reason:
             found = found.followed_by(parser.flush())
-        if not self._job.several_calls:
+        if not self._request.several_calls:
             found.calls = found.calls[: max(1 - self._num_calls[piece.choice], 0)]
         self._num_calls[piece.choice] += len(found.calls)
         return found
@@ -255,31 +257,24 @@ class ResponseBuilder:
         return piece
 
     def _log_probs(self, piece: ChoicePiece) -> Any:
-        if not (self._job.log_probs and self._tokenizer):
+        if not (self._request.log_probs and self._tokenizer):
             return None
-        names = TokenIds() if self._job.tokens_as_ids else self._tokenizer
+        names = TokenIds() if self._request.tokens_as_ids else self._tokenizer
         made = self._route.log_probs(names, piece, self._offsets[piece.choice])
         self._offsets[piece.choice] += len(piece.text)
         return made
 
     def _usage(self) -> dict[str, Any]:
         """Returns the tokens of all choices; a prompt counts once, even with several choices."""
-        per_prompt = self._job.num_sequences
+        per_prompt = self._request.num_sequences
         prompts = [counts for choice, counts in self._counts.items() if choice % per_prompt == 0]
-        given = sum(counts.num_input_tokens for counts in prompts)
         cached = [counts.num_cached_tokens for counts in prompts if counts.num_cached_tokens is not None]
-        made = sum(counts.num_output_tokens for counts in self._counts.values())
-        usage: dict[str, Any] = {
-            "prompt_tokens": given,
-            "completion_tokens": made,
-            "total_tokens": given + made,
-        }
-        if len(cached) == len(prompts):
-            usage["prompt_tokens_details"] = {"cached_tokens": sum(cached)}
-        if self._counters:
-            thought = sum(counter.number for counter in self._counters.values())
-            usage["completion_tokens_details"] = {"reasoning_tokens": thought}
-        return usage
+        return TokenCounts(
+            sum(counts.num_input_tokens for counts in prompts),
+            sum(counts.num_output_tokens for counts in self._counts.values()),
+            sum(cached) if len(cached) == len(prompts) else None,
+            sum(counter.number for counter in self._counters.values()) if self._counters else None,
+        ).usage()
 
     def _metrics(self) -> dict[str, Any]:
         if self._speculation is None:
@@ -300,35 +295,6 @@ def _reasoning(found: ParsedText) -> dict[str, str]:
 
 def _call(call: ParsedCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-
-
-def with_tools(body: schema.ChatRequest) -> schema.ChatRequest:
-    """Returns the same request with tools instead of functions, also in its messages."""
-    changes: dict[str, Any] = {"messages": _messages(body.messages)}
-    if body.functions:
-        choice: Any = body.function_call
-        if isinstance(choice, schema.NamedFunction):
-            choice = schema.NamedTool(type="function", function=choice)
-        changes |= {
-            "tools": [schema.ToolBody(type="function", function=function) for function in body.functions],
-            "tool_choice": choice,
-            "parallel_tool_calls": False,
-        }
-    return body.model_copy(update=changes)
-
-
-def _messages(said: list[schema.MessageBody]) -> list[schema.MessageBody]:
-    """Returns messages whose calls have ids, as templates want them; a function answers the last call."""
-    messages, last = [], ""
-    for number, message in enumerate(said):
-        changes: dict[str, Any] = {}
-        if message.function_call is not None:
-            last = f"{number:09d}"
-            changes = {"tool_calls": [schema.ToolCall(id=last, function=message.function_call)]}
-        elif message.role == "function":
-            changes = {"role": "tool", "tool_call_id": last}
-        messages.append(message.model_copy(update=changes) if changes else message)
-    return messages
 
 
 class FunctionChat(Chat):

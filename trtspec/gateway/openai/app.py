@@ -1,14 +1,20 @@
-"""Defines the routes of the API."""
+"""Defines the routes of the API, and runs each request: names it, asks the model, forwards its pieces.
+
+A request has the client's own name, or a new one. The model's log has the name, the answer's `id` ends with
+it as in vLLM, and the answer's header `X-Request-Id` has it, which OpenAI's clients show as `_request_id`. A
+request ends when its client leaves.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import ExitStack, asynccontextmanager
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import orjson
 from starlette.applications import Starlette
@@ -21,13 +27,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trtspec.gateway.bodies import Bodies, BodyError
 from trtspec.gateway.client_bounds import SHORT_BODY
-from trtspec.gateway.openai import exchange
-from trtspec.gateway.openai import job as jobs
-from trtspec.gateway.openai.answers import Chat, Completions, FunctionChat, ResponseBuilder, with_tools
+from trtspec.gateway.openai import model_request
+from trtspec.gateway.openai.answers import DONE, Chat, Completions, FunctionChat, ResponseBuilder
 from trtspec.gateway.openai.chat_template import ChatTemplate, Renderer
 from trtspec.gateway.openai.errors import ApiError, ShutError
-from trtspec.gateway.openai.exchange import Places
 from trtspec.gateway.openai.keys import Keys
+from trtspec.gateway.openai.model_output import ChoicePiece, of_guide, piece
+from trtspec.gateway.openai.model_request import ModelRequest
 from trtspec.gateway.openai.responses import ItemsBuilder, ResponsesBody, as_chat
 from trtspec.gateway.openai.sampling_defaults import with_defaults
 from trtspec.gateway.openai.schema import (
@@ -41,8 +47,187 @@ from trtspec.gateway.openai.settings import ModelCard
 from trtspec.gateway.openai.upstream import Upstream
 from trtspec.gateway.origins import EVERYBODY, Origins
 from trtspec.gateway.refusals import OF_BODIES, Refusal, Refusals
+from trtspec.serving.awaiting import interleave
 from trtspec.serving.tokenizer import Tokenizer
-from trtspec.serving.triton.agreement import ID
+from trtspec.serving.triton.agreement import HEADER, ID, LONGEST
+
+RawHeaders = list[tuple[bytes, bytes]]
+T = TypeVar("T")
+
+_KEY = "trtspec.request_id"
+_HEADER = HEADER.encode()
+_JSON = (b"content-type", b"application/json")
+# A client's trace, which continues in Triton's spans (https://www.w3.org/TR/trace-context).
+_TRACE = (b"traceparent", b"tracestate")
+# Proxies that collect what they pass on would spoil a stream.
+_STREAM: RawHeaders = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Places:
+    """`most` slots; a request takes one, and one more for each prompt after its first."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._taken = most, 0
+
+    def check(self, prompts: int) -> None:
+        """Raises `ApiError` 400 for a request with more prompts than slots: it would never be served."""
+        if prompts > self._most:
+            message = f"prompt has {prompts} prompts, but this server runs at most {self._most} at once"
+            raise ApiError(400, f"{message}; send them in several requests", param="prompt")
+
+    @contextmanager
+    def taken(self, number: int) -> Iterator[None]:
+        """Takes slots for the block; raises `ApiError` 429 if fewer are free."""
+        if self._taken + number > self._most:
+            message = f"{self._taken} of {self._most} prompts are running, so {number} more are too many"
+            raise ApiError(429, f"{message}; try again later", code="rate_limit_exceeded")
+        self._taken += number
+        try:
+            yield
+        finally:
+            self._taken -= number
+
+
+class AnswerBuilder(Protocol):
+    """Makes bytes from the pieces of an answer: all at once, or as events."""
+
+    def whole(self, pieces: Iterable[ChoicePiece]) -> bytes: ...
+
+    def chunk(self, pieces: Iterable[ChoicePiece]) -> bytes: ...
+
+    def end(self) -> bytes: ...
+
+
+class Exchange(Response):
+    """An answer of the model to a `request`, whose whole body has come.
+
+    Its request has one of the `places`; raises `ApiError` if there are too few for the other prompts.
+    """
+
+    def __init__(
+        self, upstream: Upstream, request: ModelRequest, answer: AnswerBuilder, places: Places
+    ) -> None:
+        super().__init__()
+        self._upstream, self._request, self._answer, self._places = upstream, request, answer, places
+        self._trace: RawHeaders = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._trace = [header for header in scope["headers"] if header[0] in _TRACE]
+        prompts = len(self._request.inputs)
+        self._places.check(prompts)
+        with self._places.taken(prompts - 1), suppress(ClientDisconnect):
+            await unless_left(receive, self._tell(send, id_headers(scope)))
+
+    async def _tell(self, send: Send, name: RawHeaders) -> None:
+        if self._request.stream:
+            await self._stream(send, name)
+            return
+        try:
+            pieces = [piece async for batch in self._pieces() for piece in batch]
+            body = self._answer.whole(pieces)
+        except ApiError as error:
+            await _send_error(send, error, name)
+            return
+        await _begin(send, 200, [_JSON, (b"content-length", str(len(body)).encode()), *name])
+        await send({"type": "http.response.body", "body": body})
+
+    async def _stream(self, send: Send, name: RawHeaders) -> None:
+        has_begun = False
+        try:
+            async with aclosing(self._pieces()) as batches:
+                async for batch in batches:
+                    data = self._answer.chunk(batch)
+                    if not has_begun:
+                        await _begin(send, 200, [*_STREAM, *name])
+                        has_begun = True
+                    if data:
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
+            end = self._answer.end()
+        except ApiError as error:
+            if not has_begun:
+                await _send_error(send, error, name)
+                return
+            end = b"data: " + error.body() + b"\n\n" + DONE
+        await send({"type": "http.response.body", "body": end})
+
+    async def _pieces(self) -> AsyncGenerator[list[ChoicePiece], None]:
+        """Yields what the model says, until every choice has its last piece; raises `ApiError`."""
+        left, inputs = self._request.num_choices, self._request.inputs
+        # An error of one prompt ends the others.
+        asked = [self._one(number) for number in range(len(inputs))]
+        async with aclosing(asked[0] if len(asked) == 1 else interleave(asked)) as batches:
+            async for batch in batches:
+                left -= sum(piece.finish_reason is not None for piece in batch)
+                yield batch
+        if left:
+            raise ApiError(503, "the server ended before the answer was complete")
+
+    async def _one(self, number: int) -> AsyncGenerator[list[ChoicePiece], None]:
+        first = number * self._request.num_sequences
+        async with aclosing(self._upstream.ask(self._request.inputs[number], self._trace)) as batches:
+            try:
+                async for batch in batches:
+                    yield [piece(said, first) for said in batch]
+            except ApiError as error:
+                raise of_guide(error, self._request.guided_by) from None
+
+
+async def _begin(send: Send, status: int, headers: RawHeaders) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+async def _send_error(send: Send, error: ApiError, name: RawHeaders) -> None:
+    body = error.body()
+    more = [(header.lower().encode(), value.encode()) for header, value in error.headers.items()]
+    await _begin(send, error.status, [_JSON, (b"content-length", str(len(body)).encode()), *more, *name])
+    await send({"type": "http.response.body", "body": body})
+
+
+async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Returns or raises what the work does.
+
+    If the client leaves, ends the work and raises `ClientDisconnect`. The body of the request must have been
+    read.
+    """
+    working, leaving = asyncio.create_task(work), asyncio.create_task(_left(receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _left(receive: Receive) -> None:
+    """Returns when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def name_request(scope: Scope) -> None:
+    """Names the request of this scope."""
+    given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
+    scope[_KEY] = given[:LONGEST].decode("latin-1") or uuid.uuid4().hex
+
+
+def request_id(scope: Scope) -> str:
+    """Returns the name that the request was given; empty where it has none."""
+    name: str = scope.get(_KEY, "")
+    return name
+
+
+def id_headers(scope: Scope) -> RawHeaders:
+    """Returns the header that tells the client the name, if there is one."""
+    name = request_id(scope)
+    return [(_HEADER, name.encode("latin-1"))] if name else []
+
 
 _NO_TEMPLATE = (
     "this model has no chat template, so it takes no messages; send a prompt to /v1/completions, or serve a "
@@ -128,7 +313,7 @@ class _Bounded:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        exchange.name_request(scope)
+        name_request(scope)
         with ExitStack() as place:
             try:
                 place.enter_context(self._places.taken(1))
@@ -148,22 +333,22 @@ class _Routes:
         self._bodies, self._began = Bodies(_MOST_HELD), int(time.time())
 
     async def chat(self, request: Request) -> Response:
-        said, job = await self._chat_job(request, ChatRequest, with_tools)
-        if said.functions and job.guided_by == "tool_choice":
-            job = replace(job, guided_by="function_call")
-        return await self._exchange(request, FunctionChat() if said.functions else Chat(), job, said)
+        said, asked = await self._chat_request(request, ChatRequest, model_request.with_tools)
+        if said.functions and asked.guided_by == "tool_choice":
+            asked = replace(asked, guided_by="function_call")
+        return await self._exchange(request, FunctionChat() if said.functions else Chat(), asked, said)
 
     async def responses(self, request: Request) -> Response:
-        said, job = await self._chat_job(request, ResponsesBody, as_chat)
-        if job.guided_by == "response_format":
-            job = replace(job, guided_by="text.format")
-        name = self._name(request, job)
-        return exchange.Exchange(self._upstream, job, ItemsBuilder(said, job, name), self._places)
+        said, asked = await self._chat_request(request, ResponsesBody, as_chat)
+        if asked.guided_by == "response_format":
+            asked = replace(asked, guided_by="text.format")
+        name = self._name(request, asked)
+        return Exchange(self._upstream, asked, ItemsBuilder(said, asked, name), self._places)
 
-    async def _chat_job(
+    async def _chat_request(
         self, request: Request, kind: type[B], as_request: Callable[[B], ChatRequest]
-    ) -> tuple[B, jobs.ModelRequest]:
-        """Returns the body of a chat, and its job."""
+    ) -> tuple[B, model_request.ModelRequest]:
+        """Returns the body of a chat, and what it asks of the model."""
         tenant = self._tenant(request)
         async with self._body(request) as body:
             said: B = await _read(body, kind)
@@ -172,19 +357,20 @@ class _Routes:
             # A chat that waits for the template takes as much memory as its body.
             template, prompt = await self._prompt(request, wanted)
         parser = self._texts.card.reasoning_parser
-        return said, jobs.chat(wanted, prompt, template, tenant, self._texts.tokenizer, parser)
+        return said, model_request.chat(wanted, prompt, template, tenant, self._texts.tokenizer, parser)
 
     async def _prompt(self, request: Request, wanted: ChatRequest) -> tuple[str, str]:
         renderer = self._renderer
         if renderer is None:
             raise ApiError(400, _NO_TEMPLATE + self._texts.problem, "messages")
-        tools = jobs.template_tools(wanted)
+        tools = model_request.template_tools(wanted)
         template = renderer.template.of(tools)
         if tools and "tools" not in template:
             raise ApiError(400, "this model's chat template takes no tools", "tools")
-        values = jobs.template_values(wanted, template)
-        rendering = renderer.render(jobs.template_messages(wanted), tools, values)
-        return template, jobs.continued(await exchange.unless_left(request.receive, rendering), wanted)
+        values = model_request.template_values(wanted, template)
+        rendering = renderer.render(model_request.template_messages(wanted), tools, values)
+        prompt = await unless_left(request.receive, rendering)
+        return template, model_request.continued(prompt, wanted)
 
     async def completions(self, request: Request) -> Response:
         tenant = self._tenant(request)
@@ -192,8 +378,8 @@ class _Routes:
             said = await _read(body, CompletionBody)
         self._check_model(said.model)
         wanted = with_defaults(said, self._texts.sampling)
-        job = jobs.completion(wanted, tenant, self._texts.tokenizer)
-        return await self._exchange(request, Completions(), job, said)
+        asked = model_request.completion(wanted, tenant, self._texts.tokenizer)
+        return await self._exchange(request, Completions(), asked, said)
 
     async def tokenize(self, request: Request) -> Response:
         self._tenant(request)
@@ -202,7 +388,7 @@ class _Routes:
             tokenizer = self._tokenizer(said.model)
             prompt = said.prompt
             if prompt is None:
-                _, prompt = await self._prompt(request, with_tools(said.chat))
+                _, prompt = await self._prompt(request, model_request.with_tools(said.chat))
             longest = self._texts.card.max_model_len
             return await asyncio.to_thread(_tokenized, tokenizer, said, prompt, longest)
 
@@ -275,20 +461,20 @@ class _Routes:
         return {**card, "max_model_len": longest} if longest else card
 
     @staticmethod
-    def _name(request: Request, job: jobs.ModelRequest) -> str:
-        name = exchange.request_id(request.scope)
-        for inputs in job.inputs:
+    def _name(request: Request, asked: model_request.ModelRequest) -> str:
+        name = request_id(request.scope)
+        for inputs in asked.inputs:
             inputs[ID] = name
         return name
 
     async def _exchange(
-        self, request: Request, route: Chat | Completions, job: jobs.ModelRequest, said: Any
-    ) -> exchange.Exchange:
-        name, options = self._name(request, job), said.stream_options
+        self, request: Request, route: Chat | Completions, asked: model_request.ModelRequest, said: Any
+    ) -> Exchange:
+        name, options = self._name(request, asked), said.stream_options
         if options and options.include_usage and options.continuous_usage_stats:
-            job = await asyncio.to_thread(jobs.counted, job, self._tokenizer(None))
-        answer = ResponseBuilder(route, job, said.model, self._texts.tokenizer, name)
-        return exchange.Exchange(self._upstream, job, answer, self._places)
+            asked = await asyncio.to_thread(model_request.counted, asked, self._tokenizer(None))
+        answer = ResponseBuilder(route, asked, said.model, self._texts.tokenizer, name)
+        return Exchange(self._upstream, asked, answer, self._places)
 
 
 async def _read(body: bytes, kind: type[Any]) -> Any:
@@ -312,7 +498,7 @@ def _detokenized(tokenizer: Tokenizer, said: DetokenizeBody) -> Response:
 
 def _response(error: ApiError, scope: Scope) -> Response:
     response = Response(error.body(), error.status, error.headers, "application/json")
-    response.raw_headers += exchange.id_headers(scope)
+    response.raw_headers += id_headers(scope)
     return response
 
 

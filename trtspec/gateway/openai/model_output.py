@@ -31,12 +31,27 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """The tokens of one completion."""
+    """The tokens of one completion, or of all of an answer."""
 
     num_input_tokens: int
     num_output_tokens: int
     num_cached_tokens: int | None = None
     """The number of the input tokens that the KV cache had; None where the model does not tell."""
+    num_reasoning_tokens: int | None = None
+    """The number of the output tokens that are reasoning; None where nobody counts them."""
+
+    def usage(self, given: str = "prompt", made: str = "completion") -> dict[str, Any]:
+        """Returns OpenAI's `usage`; chats name the tokens `prompt` and `completion`, responses otherwise."""
+        usage: dict[str, Any] = {
+            f"{given}_tokens": self.num_input_tokens,
+            f"{made}_tokens": self.num_output_tokens,
+            "total_tokens": self.num_input_tokens + self.num_output_tokens,
+        }
+        if self.num_cached_tokens is not None:
+            usage[f"{given}_tokens_details"] = {"cached_tokens": self.num_cached_tokens}
+        if self.num_reasoning_tokens is not None:
+            usage[f"{made}_tokens_details"] = {"reasoning_tokens": self.num_reasoning_tokens}
+        return usage
 
 
 @dataclass(slots=True)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import Field, PlainValidator, ValidationError, model_validator
 
 from trtspec.gateway.openai.errors import ApiError
-from trtspec.gateway.openai.job import ModelRequest
 from trtspec.gateway.openai.model_output import ChoicePiece
-from trtspec.gateway.openai.parsed_text import ParsedCall, ParsedText
+from trtspec.gateway.openai.model_request import ModelRequest
+from trtspec.gateway.openai.output_parser import ParsedCall, ParsedText
 from trtspec.gateway.openai.schema import ONLY_TEXT, Body, ChatRequest, Function, NamedTool
 
 _MOST_ITEMS = 4096
@@ -236,10 +237,10 @@ _EVENTS = {
 class ItemsBuilder:
     """One answer, to the request of that name; events are counted from 0."""
 
-    def __init__(self, body: ResponsesBody, job: ModelRequest, name: str) -> None:
-        self._job, self._name = job, name
-        self._parser = job.parsing.parser() if job.parsing else None
-        self._counter = job.parsing.counter() if job.parsing and job.parsing.counter else None
+    def __init__(self, body: ResponsesBody, request: ModelRequest, name: str) -> None:
+        self._request, self._name = request, name
+        self._parser = request.parsing.parser() if request.parsing else None
+        self._counter = request.parsing.counter() if request.parsing and request.parsing.counter else None
         self._number, self._blanks, self._num_calls = 0, "", 0
         self._open: dict[str, Any] | None = None
         self._said = ""
@@ -296,7 +297,7 @@ class ItemsBuilder:
             else:
                 # Blanks before a call are not content.
                 self._blanks = text
-        calls = found.calls if self._job.several_calls else found.calls[: max(1 - self._num_calls, 0)]
+        calls = found.calls if self._request.several_calls else found.calls[: max(1 - self._num_calls, 0)]
         for call in calls:
             events += self._call(call)
         return events
@@ -359,16 +360,12 @@ class ItemsBuilder:
         if is_cut:
             self._response["incomplete_details"] = {"reason": "max_output_tokens"}
         if piece.counts:
-            given, made = piece.counts.num_input_tokens, piece.counts.num_output_tokens
+            # The form demands numbers.
+            cached = piece.counts.num_cached_tokens or 0
             thought = self._counter.number if self._counter else 0
-            cached = piece.counts.num_cached_tokens or 0  # The form demands a number.
-            self._response["usage"] = {
-                "input_tokens": given,
-                "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
-                "output_tokens": made,
-                "output_tokens_details": {"reasoning_tokens": thought},
-                "total_tokens": given + made,
-            }
+            counts = replace(piece.counts, num_cached_tokens=cached, num_reasoning_tokens=thought)
+            self._response["usage"] = usage = counts.usage("input", "output")
+            usage["input_tokens_details"]["cache_write_tokens"] = 0
 
     def _place(self) -> dict[str, Any]:
         assert self._open is not None

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from trtspec.gateway.openai.errors import ApiError
-from trtspec.gateway.openai.parsed_text import read_json
+from trtspec.gateway.openai.output_parser import read_json
 
 _MOST_MESSAGES, _MOST_PARTS, _MOST_TOOLS, _MOST_CALLS, _MOST_PROMPTS = 4096, 4096, 128, 1024, 128
 _MOST_WORDS, _MOST_BIASES, _MOST_NOTES, _MOST_CHOICES = 256, 1024, 64, 1024

@@ -4,9 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.unit.gateway.openai.test_tool_parser import DEEPSEEK, DEEPSEEK_31, GLM, KIMI
-from trtspec.gateway.openai.job import NO_PARSER
+from trtspec.gateway.openai.output_parser import NO_PARSER
 
+DEEPSEEK = (
+    "I look.\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n"
+    '{"a": 1, "b": "é"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n'
+    "{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+)
+DEEPSEEK_31 = (
+    "I look.\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>"
+    '{"a": 1, "b": "é"}<｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜>'
+    "<｜tool▁calls▁end｜>"
+)
+KIMI = (
+    "I look.\n<|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>"
+    '{"a": 1, "b": "é"}<|tool_call_end|><|tool_call_begin|>functions.now:1 <|tool_call_argument_begin|>{}'
+    "<|tool_call_end|><|tool_calls_section_end|>"
+)
+GLM = (
+    "I look.\n<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>b</arg_key>\n"
+    "<arg_value>é</arg_value>\n</tool_call>\n<tool_call>now\n</tool_call>"
+)
 QWEN = "{{ '<think>' }}</think><tool_call>"
 THOUGHT = "<think>\nTwo and two.\n</think>\n\n"
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'

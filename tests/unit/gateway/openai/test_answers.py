@@ -18,8 +18,8 @@ from trtspec.gateway.openai.answers import (
     chat_log_probs,
     completion_log_probs,
 )
-from trtspec.gateway.openai.job import ModelRequest, chat, completion
 from trtspec.gateway.openai.model_output import ChoicePiece, TokenCounts
+from trtspec.gateway.openai.model_request import ModelRequest, chat, completion
 from trtspec.gateway.openai.schema import ChatRequest, CompletionBody
 from trtspec.serving.executor import LogProb
 
@@ -60,8 +60,8 @@ def test_a_prompt_counts_once_and_what_is_not_known_of_all_is_left_out(
     cached: list[int | None], told: int | None
 ) -> None:
     body = {"model": "m", "prompt": ["a", "b"], "n": 2}
-    job = completion(CompletionBody.model_validate(body), "", None)
-    builder = ResponseBuilder(Completions(), job, "m", None, "name")
+    request = completion(CompletionBody.model_validate(body), "", None)
+    builder = ResponseBuilder(Completions(), request, "m", None, "name")
     # The second choice of a prompt finds what the first one has computed.
     counts = [TokenCounts(3, 9, cached[0]), TokenCounts(3, 9, 3), TokenCounts(3, 9, cached[1])]
     counts.append(TokenCounts(3, 9, 3))

@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from trtspec.gateway.openai.answers import with_tools
 from trtspec.gateway.openai.chat_template import ChatTemplate, Renderer
 from trtspec.gateway.openai.errors import ApiError
-from trtspec.gateway.openai.job import continued, template_messages, template_values
+from trtspec.gateway.openai.model_request import continued, template_messages, template_values, with_tools
 from trtspec.gateway.openai.schema import ChatRequest
 from trtspec.models.tokenizer import BROKEN
 

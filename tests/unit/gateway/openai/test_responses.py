@@ -10,8 +10,8 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from trtspec.gateway.openai.errors import ApiError
-from trtspec.gateway.openai.job import chat, template_messages
 from trtspec.gateway.openai.model_output import ChoicePiece, TokenCounts
+from trtspec.gateway.openai.model_request import chat, template_messages
 from trtspec.gateway.openai.responses import ItemsBuilder, ResponsesBody, as_chat
 from trtspec.gateway.openai.schema import parse_body
 
@@ -25,8 +25,8 @@ def builder(**values: Any) -> ItemsBuilder:
     said = parse_body(
         json.dumps({"model": "m", "input": "a", "tools": [TOOL], **values}).encode(), ResponsesBody
     )
-    job = chat(as_chat(said), "prompt", "<think></think><tool_call> tools", "", None)
-    return ItemsBuilder(said, job, "name")
+    request = chat(as_chat(said), "prompt", "<think></think><tool_call> tools", "", None)
+    return ItemsBuilder(said, request, "name")
 
 
 def pieces(texts: list[str], reason: str = "stop") -> list[ChoicePiece]:

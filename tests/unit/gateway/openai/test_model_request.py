@@ -10,7 +10,13 @@ import pytest
 from xgrammar.testing import _is_grammar_accept_string
 
 from trtspec.gateway.openai.errors import ApiError
-from trtspec.gateway.openai.job import ModelRequest, chat, completion, template_messages, template_values
+from trtspec.gateway.openai.model_request import (
+    ModelRequest,
+    chat,
+    completion,
+    template_messages,
+    template_values,
+)
 from trtspec.gateway.openai.schema import ChatRequest, CompletionBody
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.tensors import INPUTS
@@ -127,10 +133,10 @@ def test_a_choice_is_read_by_xgrammar_as_it_was_sent(choice: str) -> None:
 
 def test_a_tool_that_must_be_called_is_a_guide() -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-    job = of_chat(tools=[tool], tool_choice={"type": "function", "function": {"name": "f"}})
-    assert json.loads(job.inputs[0]["guided_decoding_guide"]) == {"type": "object"}
-    job = of_chat(tools=[tool], tool_choice="required", parallel_tool_calls=False)
-    assert json.loads(job.inputs[0]["guided_decoding_guide"])["maxItems"] == 1
+    request = of_chat(tools=[tool], tool_choice={"type": "function", "function": {"name": "f"}})
+    assert json.loads(request.inputs[0]["guided_decoding_guide"]) == {"type": "object"}
+    request = of_chat(tools=[tool], tool_choice="required", parallel_tool_calls=False)
+    assert json.loads(request.inputs[0]["guided_decoding_guide"])["maxItems"] == 1
     assert "guided_decoding_guide" not in of_chat(tools=[tool]).inputs[0]
     assert of_chat(tools=[tool]).parsing
     assert of_chat(tools=[tool], tool_choice="none").parsing is None

@@ -1,89 +1,35 @@
-"""Translates a request of OpenAI's API into the model's inputs, and chooses its answer's parsers; pure."""
+"""The request for the model that a request of OpenAI's API is; pure."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from trtspec.gateway.openai import reasoning_parser, tool_parser
 from trtspec.gateway.openai.errors import ApiError
-from trtspec.gateway.openai.parsed_text import InTurn, OutputParser, is_json
-from trtspec.gateway.openai.reasoning_parser import ReasoningForm, ReasoningTokens, TaggedReasoning
-from trtspec.gateway.openai.schema import ChatRequest, CompletionBody, NamedTool, SharedBody
-from trtspec.gateway.openai.tool_parser import (
-    BareCalls,
+from trtspec.gateway.openai.output_parser import (
+    NO_PARSER,
     NamedCallArguments,
+    OutputParsing,
     RequiredCalls,
-    TaggedCalls,
-    Tools,
     calls_schema,
+    choose_parsing,
+    is_json,
+)
+from trtspec.gateway.openai.schema import (
+    ChatRequest,
+    CompletionBody,
+    MessageBody,
+    NamedFunction,
+    NamedTool,
+    SharedBody,
+    ToolBody,
+    ToolCall,
 )
 from trtspec.serving.completion import NO_END
 from trtspec.serving.tokenizer import Tokenizer
-
-NO_PARSER = "none"
-"""The name by which a recipe asks for answers as they are."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutputParsing:
-    """Defines how the answers to one request are parsed; each choice has a parser of its own."""
-
-    parser: Callable[[], OutputParser]
-    counter: Callable[[], ReasoningTokens] | None = None
-    """Counts the tokens of the reasoning; None where they cannot be told from others."""
-    needs_special_tokens: bool = False
-    """True if the marks are special tokens, which have no text unless it is asked for."""
-
-
-def choose_parsing(
-    template: str, parser: str | None, prompt: str, tools: Tools | None, tokenizer: Tokenizer | None
-) -> OutputParsing | None:
-    """Returns how an answer to a prompt is parsed; None if all of it is content.
-
-    `parser` is the recipe's `serving.reasoning_parser`, and None leaves that to the template. `tools` are
-    those that may be called; None stands for none.
-    """
-    form = reasoning_parser.FORMS.get(parser) if parser else reasoning_parser.form_of(template)
-    is_open = form is not None and form.is_open_behind(prompt)
-    calls, marks = (None, ()) if tools is None else _calls(template, tools)
-    if form is None and calls is None:
-        return None
-    thinking = partial(TaggedReasoning, form, is_open=is_open) if form else None
-    parsers = [parse for parse in (thinking, calls) if parse]
-    marks = (*marks, *(form.begins + form.ends if form else ()))
-    return OutputParsing(
-        partial(InTurn, *parsers) if len(parsers) > 1 else parsers[0],
-        _counter(form, tokenizer, is_open=is_open) if form and tokenizer else None,
-        tokenizer is not None and any(_is_special(tokenizer, mark) for mark in marks),
-    )
-
-
-def _calls(template: str, tools: Tools) -> tuple[Callable[[], OutputParser], tuple[str, ...]]:
-    """Returns how a parser of calls is made, and the marks that it looks for."""
-    form = tool_parser.form_of(template)
-    if form is None:
-        return partial(BareCalls, tools), ()
-    return partial(TaggedCalls, form, tools), (form.begin, form.end, *form.frame)
-
-
-def _counter(
-    form: ReasoningForm, tokenizer: Tokenizer, *, is_open: bool
-) -> Callable[[], ReasoningTokens] | None:
-    begin, end = tokenizer.id_of(form.begins[0]), tokenizer.id_of(form.ends[0])
-    if begin is None or end is None:
-        return None
-    return partial(ReasoningTokens, begin, end, tokenizer.bytes_of, is_open=is_open)
-
-
-def _is_special(tokenizer: Tokenizer, mark: str) -> bool:
-    token_id = tokenizer.id_of(mark)
-    return token_id is not None and not tokenizer.bytes_of(token_id)
-
 
 _ENDLESS = 2**31 - 1
 _USUAL_VERBOSITY = "medium"
@@ -120,7 +66,7 @@ class ModelRequest:
 
 
 def completion(body: CompletionBody, tenant: str, tokenizer: Tokenizer | None) -> ModelRequest:
-    """Returns the job of a body of `/v1/completions`; raises `ApiError` for an impossible request."""
+    """Returns the request of a body of `/v1/completions`; raises `ApiError` for an impossible request."""
     if body.best_of not in (None, body.n or 1):
         raise ApiError(400, "best_of must equal n or be left out: every completion is returned", "best_of")
     shared = _shared(body, tenant, tokenizer, body.logprobs)
@@ -133,7 +79,7 @@ def completion(body: CompletionBody, tenant: str, tokenizer: Tokenizer | None) -
             raise ApiError(400, "echo needs a prompt of text: token ids are not echoed", "echo")
         shared["exclude_input_in_output"] = False
     names = ("text_input" if isinstance(prompt, str) else "input_ids" for prompt in body.prompt)
-    return _job(body, [{**shared, name: prompt} for name, prompt in zip(names, body.prompt, strict=True)])
+    return _request(body, [{**shared, name: prompt} for name, prompt in zip(names, body.prompt, strict=True)])
 
 
 def chat(
@@ -144,7 +90,7 @@ def chat(
     tokenizer: Tokenizer | None,
     parser: str | None = None,
 ) -> ModelRequest:
-    """Returns the job of a body of `/v1/chat/completions`, whose messages `template` has made a `prompt`.
+    """Returns the request of a body of `/v1/chat/completions`, whose messages `template` has made a `prompt`.
 
     `parser` is the recipe's `serving.reasoning_parser`.
     """
@@ -168,16 +114,45 @@ def chat(
         shared["return_output_ids"] = True
     if how and how.needs_special_tokens:
         shared["skip_special_tokens"] = False
-    return _job(body, [shared], how, several_calls=body.parallel_tool_calls is not False)
+    return _request(body, [shared], how, several_calls=body.parallel_tool_calls is not False)
 
 
-def counted(job: ModelRequest, tokenizer: Tokenizer) -> ModelRequest:
-    """Returns a job whose chunks tell the usage so far."""
-    asked = [(one.get("text_input", ""), one.get("add_special_tokens", True)) for one in job.inputs]
+def counted(request: ModelRequest, tokenizer: Tokenizer) -> ModelRequest:
+    """Returns a request whose chunks tell the usage so far."""
+    asked = [(one.get("text_input", ""), one.get("add_special_tokens", True)) for one in request.inputs]
     texts = [tokenizer.encode(text, added) for text, added in asked]
-    numbers = [len(one.get("input_ids", text)) for one, text in zip(job.inputs, texts, strict=True)]
-    inputs = tuple({**one, "return_output_ids": True} for one in job.inputs)
-    return replace(job, inputs=inputs, prompt_tokens=tuple(numbers))
+    numbers = [len(one.get("input_ids", text)) for one, text in zip(request.inputs, texts, strict=True)]
+    inputs = tuple({**one, "return_output_ids": True} for one in request.inputs)
+    return replace(request, inputs=inputs, prompt_tokens=tuple(numbers))
+
+
+def with_tools(body: ChatRequest) -> ChatRequest:
+    """Returns the same request with tools instead of functions, also in its messages."""
+    changes: dict[str, Any] = {"messages": _with_calls(body.messages)}
+    if body.functions:
+        choice: Any = body.function_call
+        if isinstance(choice, NamedFunction):
+            choice = NamedTool(type="function", function=choice)
+        changes |= {
+            "tools": [ToolBody(type="function", function=function) for function in body.functions],
+            "tool_choice": choice,
+            "parallel_tool_calls": False,
+        }
+    return body.model_copy(update=changes)
+
+
+def _with_calls(said: list[MessageBody]) -> list[MessageBody]:
+    """Returns messages whose calls have ids, as templates want them; a function answers the last call."""
+    messages, last = [], ""
+    for number, message in enumerate(said):
+        changes: dict[str, Any] = {}
+        if message.function_call is not None:
+            last = f"{number:09d}"
+            changes = {"tool_calls": [ToolCall(id=last, function=message.function_call)]}
+        elif message.role == "function":
+            changes = {"role": "tool", "tool_call_id": last}
+        messages.append(message.model_copy(update=changes) if changes else message)
+    return messages
 
 
 def template_tools(body: ChatRequest) -> list[dict[str, Any]] | None:
@@ -256,7 +231,7 @@ def template_messages(body: ChatRequest) -> list[dict[str, Any]]:
     return messages
 
 
-def _job(
+def _request(
     body: SharedBody,
     inputs: list[dict[str, Any]],
     how: OutputParsing | None = None,
