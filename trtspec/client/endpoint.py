@@ -41,6 +41,21 @@ class EndpointRequest:
     """False has Triton send the text whole. OpenAI's API always sends it as it comes."""
 
     @property
+    def options(self) -> dict[str, Any]:
+        """The options that were chosen, by the names of OpenAI's API and of vLLM's extensions."""
+        chosen = {
+            "max_tokens": self.max_tokens,
+            "num_draft_tokens": self.num_draft_tokens,
+            "temperature": self.temperature,
+            "seed": self.seed,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "stop": list(self.stop) or None,
+            "ignore_eos": self.ignore_eos or None,
+        }
+        return {name: value for name, value in chosen.items() if value is not None}
+
+    @property
     def text(self) -> str:
         """The conversation as one text, with an empty line between what one side and the other says."""
         return "\n\n".join(message.text for message in self.messages)

@@ -51,18 +51,13 @@ class OpenAiEndpoint:
             "model": self.model,
             "messages": messages if self._chat else None,
             "prompt": None if self._chat else question.text,
-            "max_tokens": question.max_tokens,
-            "temperature": question.temperature,
-            "seed": question.seed,
-            "top_k": question.top_k,
-            "top_p": question.top_p,
-            "stop": list(question.stop) or None,
-            "ignore_eos": question.ignore_eos or None,
-            "num_draft_tokens": question.num_draft_tokens if self.plain_per_request else None,
+            **question.options,
             "stream": True,
             "stream_options": {"include_usage": True},
             **self._counting,
         }
+        if not self.plain_per_request:
+            values.pop("num_draft_tokens", None)
         return {name: value for name, value in values.items() if value is not None}
 
 

@@ -77,26 +77,23 @@ class TritonEndpoint(TritonTextModel):
 
 def tensors_of(question: EndpointRequest) -> dict[str, Any]:
     """Returns the values of the inputs of trtspec's model, by their names."""
+    options = question.options
+    if options.pop("ignore_eos", False):
+        options["end_id"] = NO_END
+    if "stop" in options:
+        options["stop_words"] = options.pop("stop")
+    if question.tenant is not None:
+        options["tenant"] = question.tenant
     # Without any of the three the model is greedy; with one of the others, only at a temperature of 0.
-    is_said = question.temperature or question.top_k is not None or question.top_p is not None
-    options = {
-        "num_draft_tokens": question.num_draft_tokens,
-        "temperature": question.temperature if is_said else None,
-        "seed": question.seed,
-        "top_k": question.top_k,
-        "top_p": question.top_p,
-        "stop_words": list(question.stop) or None,
-        "end_id": NO_END if question.ignore_eos else None,
-        "tenant": question.tenant,
-    }
+    if not question.temperature and "top_k" not in options and "top_p" not in options:
+        options.pop("temperature", None)
     return {
         "text_input": question.text,
-        "max_tokens": question.max_tokens,
         "stream": question.stream,
         "return_perf_metrics": True,
         "return_num_input_tokens": True,
         "return_num_output_tokens": True,
-        **{name: value for name, value in options.items() if value is not None},
+        **options,
     }
 
 
@@ -123,19 +120,12 @@ class TritonVllmEndpoint(TritonEndpoint):
         super().__init__(url, model, frozenset(), frozenset({"finish_reason"}), streams)
 
     def body(self, question: EndpointRequest) -> dict[str, Any]:
-        sampling = {
-            "max_tokens": question.max_tokens,
-            "temperature": question.temperature,
-            "seed": question.seed,
-            "top_k": question.top_k,
-            "top_p": question.top_p,
-            "stop": list(question.stop) or None,
-            "ignore_eos": question.ignore_eos or None,
-        }
+        sampling = question.options
+        sampling.pop("num_draft_tokens", None)
         return {
             "text_input": question.text,
             "stream": True,
-            VLLM_INPUT: json.dumps({name: value for name, value in sampling.items() if value is not None}),
+            VLLM_INPUT: json.dumps(sampling),
             "return_finish_reason": True,
             "return_num_input_tokens": True,
             "return_num_output_tokens": True,

@@ -16,7 +16,7 @@ from trtspec.base.digest import digest_of
 from trtspec.base.roles import Role
 from trtspec.base.section import Section
 from trtspec.methods.any_method import WITHOUT_MODEL, AnyMethod
-from trtspec.methods.draft_model import DraftModelMethod
+from trtspec.methods.table import DraftModelMethod
 from trtspec.recipe import devices, gpus
 from trtspec.recipe.fleet import FleetSection
 from trtspec.recipe.kubernetes import Kubernetes

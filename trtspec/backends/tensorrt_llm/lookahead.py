@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from trtspec.base.errors import ModelError
 from trtspec.checkpoint.engine_draft import EngineDraft
-from trtspec.methods.lookahead import LookaheadMethod
 from trtspec.methods.method import Method
+from trtspec.methods.table import LookaheadMethod
 from trtspec.models.families import family_of
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.source import Source

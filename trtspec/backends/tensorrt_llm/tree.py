@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import errors
 from trtspec.checkpoint.engine_draft import EngineDraft
-from trtspec.methods.medusa import NODES
+from trtspec.methods.table import NODES
 from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.source import Source, Tensor

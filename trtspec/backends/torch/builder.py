@@ -26,8 +26,9 @@ from typing import Any
 
 from trtspec.base.errors import EngineError
 from trtspec.checkpoint.tensors import DTYPES, Reader, SafetensorsFile, TensorEntry, caster, chunks
-from trtspec.models.families import FAMILIES
+from trtspec.models.families import FAMILIES, decoder
 from trtspec.models.heads.head import HeadDescription
+from trtspec.models.sizes import Sizes
 from trtspec.models.source import Tensor
 from trtspec.pipeline.engine.directory import NO_DRAFTS, check_engine, write_config
 from trtspec.pipeline.engine.engine_options import BuildOptions
@@ -38,19 +39,6 @@ FORMAT = 1  # version of what is written: raised when the same checkpoint and op
 _CHUNK = 16 << 20
 _MAPPINGS = {"d2t", "t2d"}
 _OTHER_HEAD = "take a head that was trained for this target"
-_STACKED = {
-    "attention.qkv.weight": ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"),
-    "attention.qkv.bias": ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"),
-    "attention.q_layernorm.weight": ("self_attn.q_norm.weight",),
-    "attention.k_layernorm.weight": ("self_attn.k_norm.weight",),
-    "attention.dense.weight": ("self_attn.o_proj.weight",),
-    "input_layernorm.weight": ("input_layernorm.weight",),
-    "post_layernorm.weight": ("post_attention_layernorm.weight",),
-    "mlp.fc.weight": ("mlp.gate_proj.weight",),
-    "mlp.gate.weight": ("mlp.up_proj.weight",),
-    "mlp.proj.weight": ("mlp.down_proj.weight",),
-}
-"""A decoder layer's tensors by TensorRT-LLM's names, and those that each is made of, one below the other."""
 PLUGINS: dict[str, Any] = {
     "dtype": None,
     "bert_attention_plugin": None,
@@ -195,7 +183,7 @@ def build_head(head: HeadDescription, target_engine: Path, output: Path) -> None
     config = _config(head, model)
     parts = {name: [tensor] for name, tensor in head.tensors.items() if name not in _MAPPINGS}
     if head.layer:
-        parts = _renamed(parts, head.layer["num_hidden_layers"], keeps_norm=head.has_first_norm)
+        parts = _renamed(parts, head.layer, keeps_norm=head.has_first_norm)
     if head.draft_vocab_size < head.vocab_size:
         parts["d2t"] = [head.tensors["d2t"]]
     _write(output, target, config, parts)
@@ -276,20 +264,33 @@ def _layered(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _renamed(
-    parts: Mapping[str, list[Tensor]], num_layers: int, *, keeps_norm: bool
+    parts: Mapping[str, list[Tensor]], layer: Mapping[str, Any], *, keeps_norm: bool
 ) -> dict[str, list[Tensor]]:
-    """Returns the tensors with those of decoder layers under TensorRT-LLM's names.
+    """Returns the tensors with those of decoder layers like `layer` under TensorRT-LLM's names.
 
     With `keeps_norm` the first layer's input norm, which is then of the embedding alone, keeps its own.
     """
     result = dict(parts)
-    for number in range(num_layers):
-        for name, theirs in _STACKED.items():
-            if number == 0 and keeps_norm and name == "input_layernorm.weight":
-                continue
-            stack = [result.pop(f"layers.{number}.{part}", []) for part in theirs]
-            if all(stack):
-                result[f"transformer.layers.{number}.{name}"] = [part for one in stack for part in one]
+    sizes = Sizes(
+        architecture="",
+        vocab_size=0,
+        hidden_size=layer["hidden_size"],
+        intermediate_size=layer["intermediate_size"],
+        num_hidden_layers=layer["num_hidden_layers"],
+        num_attention_heads=layer["num_attention_heads"],
+        num_key_value_heads=layer["num_key_value_heads"],
+        head_size=layer["head_dim"],
+        tie_word_embeddings=False,
+        experts=None,
+    )
+    for tensor in decoder.weights(sizes, qkv_bias=True, qk_norm=True):
+        is_kept = keeps_norm and (tensor.layer, tensor.name) == (0, "input_layernorm.weight")
+        if tensor.layer is None or is_kept:
+            continue
+        stack = [result.pop(part.name.removeprefix("model."), []) for part in tensor.parts]
+        if all(stack):
+            name = f"transformer.layers.{tensor.layer}.{tensor.name}"
+            result[name] = [part for one in stack for part in one]
     return result
 
 

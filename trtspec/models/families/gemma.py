@@ -17,10 +17,10 @@ from typing import Any
 from trtspec.base.errors import ModelError
 from trtspec.models.families import decoder
 from trtspec.models.families.family import ConfigKey, ModelFamily
-from trtspec.models.families.window import of_most_layers, pattern
 from trtspec.models.source import Source
 
 _NEEDED = ("head_dim", "num_key_value_heads", "query_pre_attn_scalar", "rms_norm_eps", "rope_theta")
+_FULL = "full_attention"
 _KEYS = (
     # TensorRT-LLM's `gelu` is this activation (`ACT2FN` of functional.py), and by another name of it
     # `fuse_gate_mlp` (models/modeling_utils.py) leaves the two matrices of an MLP apart.
@@ -77,8 +77,8 @@ def _gemma2(source: Source) -> dict[str, Any]:
         "query_pre_attn_scalar": of_gemma.number("query_pre_attn_scalar", 0.0),
         "final_logit_softcapping": _cap(source, "final_logit_softcapping"),
         "attn_logit_softcapping": _cap(source, "attn_logit_softcapping"),
-        "_sliding_window_pattern": pattern(source),
-        "sliding_window": of_most_layers(source),
+        "_sliding_window_pattern": _pattern(source),
+        "sliding_window": _window(source),
         "tie_word_embeddings": source.tie_word_embeddings,
     }
 
@@ -94,13 +94,38 @@ def _cap(source: Source, key: str) -> float | None:
     return source.config.number(key, 0.0) if source.config.content.get(key) is not None else None
 
 
+def _window(source: Source) -> int:
+    """The window of a Gemma in tokens, whose other layers see the whole text; raises as `_pattern`."""
+    _pattern(source)
+    return source.config.size("sliding_window")
+
+
+def _pattern(source: Source) -> int:
+    """The number of a Gemma's layers in each group, the last of which sees the whole text.
+
+    It is that of `layer_types`, or else `sliding_window_pattern`, whose defaults are 2 for Gemma 2 and 6 for
+    Gemma 3. Raises ModelError for layers that follow no pattern.
+    """
+    config, layers = source.config, source.num_hidden_layers
+    named = config.size("sliding_window_pattern", 2 if source.model_type == "gemma2" else 6)
+    kinds = config.get("layer_types", list, _kinds(layers, named))
+    found = kinds.index(_FULL) + 1 if _FULL in kinds else layers + 1
+    if kinds != _kinds(layers, found):
+        raise ModelError(config.file, f"layer_types follow no pattern: {', '.join(map(str, kinds))}")
+    return found
+
+
+def _kinds(layers: int, each: int) -> list[str]:
+    return [decoder.SLIDING if (layer + 1) % each else _FULL for layer in range(layers)]
+
+
 GEMMA2 = ModelFamily(
     name="gemma2",
     check=_check_gemma2,
     weights=partial(decoder.weights, shift=1.0, sandwich=True),
     config=_gemma2,
     keys=_KEYS,
-    window=of_most_layers,
+    window=_window,
     alternates=True,
     swiglu=False,
 )
@@ -110,7 +135,7 @@ GEMMA3 = ModelFamily(
     weights=partial(decoder.weights, qk_norm=True, shift=1.0, sandwich=True),
     config=_gemma3,
     keys=_KEYS,
-    window=of_most_layers,
+    window=_window,
     alternates=True,
     swiglu=False,
     norms_heads=True,

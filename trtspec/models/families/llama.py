@@ -17,10 +17,8 @@ from functools import partial
 from math import sqrt
 from typing import Any
 
-from trtspec.models.families import decoder, experts
-from trtspec.models.families.experts import ExpertNames
+from trtspec.models.families import decoder
 from trtspec.models.families.family import ModelFamily
-from trtspec.models.families.window import of_all_layers
 from trtspec.models.source import Source
 
 
@@ -33,7 +31,7 @@ def _mistral(source: Source) -> dict[str, Any]:
 
 
 def _mixtral(source: Source) -> dict[str, Any]:
-    moe = experts.config(source, renormalized=True)
+    moe = decoder.moe_config(source, renormalized=True)
     return {**_llama(source), **moe, "sliding_window": MIXTRAL.window(source)}
 
 
@@ -58,17 +56,17 @@ MISTRAL = ModelFamily(
     weights=decoder.weights,
     config=_mistral,
     keys=(decoder.NO_BIASES,),
-    window=partial(of_all_layers, default=4096),
+    window=partial(decoder.window, default=4096),
 )
 MIXTRAL = ModelFamily(
     name="mixtral",
     check=decoder.check,
     weights=partial(
-        decoder.weights, mlp=ExpertNames("block_sparse_moe", gate="w1", up="w3", down="w2").weights
+        decoder.weights, mlp=decoder.ExpertNames("block_sparse_moe", gate="w1", up="w3", down="w2").weights
     ),
     config=_mixtral,
     keys=(decoder.NO_BIASES, decoder.SWIGLU),
-    window=partial(of_all_layers, default=None),
+    window=partial(decoder.window, default=None),
     experts=True,
     fused_gate=True,
 )

@@ -16,7 +16,6 @@ from typing import Any
 from trtspec.base.errors import ModelError
 from trtspec.models.families import decoder, longrope
 from trtspec.models.families.family import ModelFamily
-from trtspec.models.families.window import of_all_layers
 from trtspec.models.source import Source
 
 
@@ -55,7 +54,7 @@ PHI3 = ModelFamily(
     weights=partial(decoder.weights, stacked=True),
     config=config,
     keys=(decoder.SWIGLU,),
-    window=partial(of_all_layers, default=None),
+    window=partial(decoder.window, default=None),
     fused_gate=True,
     pipelines=False,
 )

@@ -12,10 +12,8 @@ from functools import partial
 from typing import Any
 
 from trtspec.base.errors import ModelError
-from trtspec.models.families import decoder, experts
-from trtspec.models.families.experts import ExpertNames
+from trtspec.models.families import decoder
 from trtspec.models.families.family import ConfigKey, ModelFamily
-from trtspec.models.families.window import of_no_layer
 from trtspec.models.source import Source
 
 
@@ -36,7 +34,7 @@ def _config_with_experts(source: Source) -> dict[str, Any]:
     renormalized = source.config.get("norm_topk_prob", bool, False)
     return {
         **_config(source),
-        **experts.config(source, renormalized=renormalized),
+        **decoder.moe_config(source, renormalized=renormalized),
         "moe_intermediate_size": source.experts.intermediate_size,
         "moe_shared_expert_intermediate_size": source.experts.shared_intermediate_size,
     }
@@ -54,7 +52,23 @@ def _check_experts(source: Source) -> None:
         raise ModelError(config.file, "qkv_bias is false; TensorRT-LLM's Qwen2 always has these biases")
 
 
-_EXPERTS = ExpertNames("mlp").weights
+def _no_window(source: Source) -> None:
+    """Raises ModelError for a Qwen that uses a window: its layers from `max_window_layers` on do."""
+    config, layers = source.config, source.num_hidden_layers
+    if not config.get("use_sliding_window", bool, False):
+        return
+    if config.content.get("sliding_window", 4096) is None:
+        return
+    full = config.get("max_window_layers", int, 28)
+    sliding = config.get("layer_types", list, [decoder.SLIDING] * max(layers - full, 0)).count(
+        decoder.SLIDING
+    )
+    if sliding:
+        some = f"{sliding} of {layers} layers have a sliding window"
+        raise ModelError(config.file, f"{some}; TensorRT-LLM has none for Qwen")
+
+
+_EXPERTS = decoder.ExpertNames("mlp").weights
 _BIASES = ConfigKey(
     "attn_bias", value=True, default=True, otherwise="TensorRT-LLM would leave out the biases of q, k and v"
 )
@@ -75,7 +89,7 @@ QWEN2 = ModelFamily(
     weights=partial(decoder.weights, qkv_bias=True),
     config=_config,
     keys=(_QWEN2, _BIASES),
-    window=of_no_layer,
+    window=_no_window,
 )
 QWEN2_MOE = ModelFamily(
     name="qwen2_moe",
@@ -83,7 +97,7 @@ QWEN2_MOE = ModelFamily(
     weights=partial(decoder.weights, qkv_bias=True, mlp=_EXPERTS),
     config=_config_with_experts,
     keys=(replace(_QWEN2, value="qwen2_moe"), _BIASES, decoder.SWIGLU),
-    window=of_no_layer,
+    window=_no_window,
     experts=True,
     fused_gate=True,
 )
@@ -93,7 +107,7 @@ QWEN3 = ModelFamily(
     weights=partial(decoder.weights, qk_norm=True),
     config=_config,
     keys=(_QWEN3, _NO_BIASES),
-    window=of_no_layer,
+    window=_no_window,
     norms_heads=True,
 )
 QWEN3_MOE = ModelFamily(
@@ -102,7 +116,7 @@ QWEN3_MOE = ModelFamily(
     weights=partial(decoder.weights, qk_norm=True, mlp=_EXPERTS),
     config=_config_with_experts,
     keys=(replace(_QWEN3, value="qwen3_moe"), _NO_BIASES, decoder.SWIGLU),
-    window=of_no_layer,
+    window=_no_window,
     norms_heads=True,
     experts=True,
     fused_gate=True,

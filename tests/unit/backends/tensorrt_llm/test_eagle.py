@@ -29,7 +29,7 @@ from trtspec.base.errors import ModelError
 from trtspec.checkpoint.convert import checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
 from trtspec.checkpoint.verify import verify
-from trtspec.methods.eagle import EagleMethod
+from trtspec.methods.table import EagleMethod
 from trtspec.models.heads.eagle import EagleDescription
 from trtspec.models.heads.reading import read_head
 from trtspec.models.source import Source, read_source

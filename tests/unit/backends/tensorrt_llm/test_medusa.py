@@ -28,7 +28,7 @@ from trtspec.base.errors import ModelError
 from trtspec.checkpoint.convert import checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
 from trtspec.checkpoint.verify import verify
-from trtspec.methods.medusa import MedusaMethod
+from trtspec.methods.table import MedusaMethod
 from trtspec.models.heads.medusa import MedusaDescription
 from trtspec.models.heads.reading import read_head
 from trtspec.models.source import Source, read_source

@@ -12,8 +12,7 @@ from trtspec.backends.shared.servers import LaunchInputs, LaunchModel
 from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
 from trtspec.cluster.kubernetes.recipe_values import derive, from_launch
 from trtspec.cluster.kubernetes.values import Values
-from trtspec.methods.draft_model import DraftModelMethod
-from trtspec.methods.ngram import Ngram
+from trtspec.methods.table import DraftModelMethod, Ngram
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.recipe.loader import LoadedRecipe
 

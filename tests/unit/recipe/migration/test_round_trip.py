@@ -12,9 +12,8 @@ from trtspec.backends.importing import recipe_of
 from trtspec.backends.recipes import loads
 from trtspec.backends.shared.servers import LaunchInputs, LaunchModel
 from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
-from trtspec.methods.draft_model import DraftModelMethod
 from trtspec.methods.method import Method
-from trtspec.methods.ngram import Ngram
+from trtspec.methods.table import DraftModelMethod, Ngram
 from trtspec.pipeline.engine.engine_options import BuildOptions
 
 PATH = Path("recipe.yaml")

@@ -107,14 +107,14 @@ class TorchEngineConfig:
     fp8: bool
     """True if the products of every layer are W8A8."""
     fp8_kv_cache: bool
-    sandwich: bool
-    """True for norms after attention and MLP too, and an embedding times its size's root, as in Gemma."""
+    norms_after: bool
+    """True for norms after attention and MLP too, before their results are added to the states."""
     gelu: bool
     """True if the MLP has a GELU in place of a SiLU."""
     query_scale: float
     """The factor of the queries."""
     embedding_scale: float
-    """The factor of the embedding, beside Gemma's."""
+    """The factor of the embedding."""
     residual_scale: float
     """The factor of what attention and MLP add to the states."""
     logit_scale: float
@@ -155,20 +155,20 @@ def read_config(engine_dir: Path) -> TorchEngineConfig:
         rotary_scaling=_scaling(model),
         rotary_share=float(model.get("rotary_pct", 1.0)),
         qkv_bias=model.get("attn_bias", False),
-        # No key has that, but only Qwen3 and Gemma 3 have these two.
+        # No key has that: TensorRT-LLM's classes go by these two.
         qk_norm=model.get("qwen_type") in ("qwen3", "qwen3_moe")
-        or model.get("rope_local_base_freq") is not None,
+        or model.get("architecture") == "Gemma3ForCausalLM",
         fused_gate=model.get("hidden_act") == "swiglu",
         sliding_window=None if local else model.integer("sliding_window", 0) or None,
         local=local,
         experts=_experts(model),
         fp8=model.get("quantization.quant_algo") is not None,
         fp8_kv_cache=model.get("quantization.kv_cache_quant_algo") is not None,
-        sandwich=bool(model.get("inter_layernorms", False)),
+        norms_after=bool(model.get("inter_layernorms", False)),
         gelu=model.get("hidden_act", "gelu") in ("gelu", "gelu_pytorch_tanh"),
         query_scale=model.get("attention_multiplier", 1.0)
         * (head_size / float(model.get("query_pre_attn_scalar", head_size))) ** 0.5,
-        embedding_scale=model.get("embedding_multiplier", 1.0),
+        embedding_scale=_embedding_scale(model, hidden, dtype),
         residual_scale=model.get("residual_multiplier", 1.0),
         logit_scale=model.get("output_multiplier_scale", 1.0),
         score_cap=model.get("attn_logit_softcapping"),
@@ -191,6 +191,13 @@ def _checked_dtype(path: Path, model: _Section) -> torch.dtype:
     if dtype not in DTYPES:
         raise EngineLoadError(path, f"dtype is {dtype!r}; the torch backend runs {', '.join(DTYPES)}")
     return DTYPES[dtype]
+
+
+def _embedding_scale(model: _Section, hidden: int, dtype: torch.dtype) -> float:
+    """Returns the factor of the embedding. No key has Gemma's, the root of its size in the model's dtype."""
+    if str(model.get("architecture")).startswith("Gemma"):
+        return float(torch.tensor(hidden**0.5, dtype=dtype))
+    return float(model.get("embedding_multiplier", 1.0))
 
 
 def _limits(model: _Section, build: _Section) -> Limits:

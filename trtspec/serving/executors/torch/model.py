@@ -193,11 +193,7 @@ class Decoder:
         self._local_rotations = self._rotations
         if local is not None and local.rotary_base is not None:
             self._local_rotations = rotations(size, local.rotary_base, None, length, device)
-        self._embedding_scale: Tensor | float | None = None
-        if config.embedding_scale != 1:
-            self._embedding_scale = config.embedding_scale
-        if config.sandwich:
-            self._embedding_scale = torch.tensor(config.hidden_size**0.5, dtype=config.dtype, device=device)
+        self._embedding_scale = config.embedding_scale
         self._logit_scale, self._logit_cap = config.logit_scale, config.logit_cap
         embedding, head = tensors["transformer.vocab_embedding.weight"], tensors["lm_head.weight"]
         self.embedding = embedding if shared is None else shared.tensor(embedding)
@@ -224,7 +220,7 @@ class Decoder:
         if self._local_rotations is not self._rotations:
             local = _cut(self._local_rotations, spans)
         x = F.embedding(torch.tensor(token_ids, device=self._device), self.embedding)
-        if self._embedding_scale is not None:
+        if self._embedding_scale != 1:
             x = x * self._embedding_scale
         depths, states = self.listener.depths if self.listener else (), []
         for depth, layer in enumerate(self._layers):
@@ -283,7 +279,7 @@ class DecoderLayer:
         self.is_local = config.local is not None and config.local.has(index)
         self._after_attention: Callable[[Tensor], Tensor] = _same
         self._after_mlp: Callable[[Tensor], Tensor] = _same
-        if config.sandwich:
+        if config.norms_after:
             self._after_attention, self._after_mlp = (
                 _norm(tensors[f"{layer}.{name}.weight"], self._epsilon)
                 for name in ("post_layernorm", "post_feedforward_layernorm")
@@ -339,7 +335,7 @@ class GatedMlp:
             fc_gate = matrix(tensors, f"{layer}.mlp.fc", dtype).reordered(swap_halves)
         else:
             fc_gate = stacked(tensors, (f"{layer}.mlp.fc", f"{layer}.mlp.gate"), dtype)
-        before = "pre_feedforward_layernorm" if config.sandwich else "post_layernorm"
+        before = "pre_feedforward_layernorm" if config.norms_after else "post_layernorm"
         norm = tensors[f"{layer}.{before}.weight"]
         self._fc_gate = NormedLinear(norm, fc_gate, config.norm_epsilon, pack)
         self._gated: Callable[[Tensor], Tensor] = partial(_gated, gelu=config.gelu)

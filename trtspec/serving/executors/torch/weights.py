@@ -174,7 +174,7 @@ def _layer(config: TorchEngineConfig) -> Iterator[tuple[str, Form]]:
         yield "attention.kv_cache_scaling_factor", Form(torch.float32, (1,))
     yield from _linear(config, "attention.dense", hidden, width)
     yield "post_layernorm.weight", norm
-    if config.sandwich:
+    if config.norms_after:
         yield "pre_feedforward_layernorm.weight", norm
         yield "post_feedforward_layernorm.weight", norm
     yield from _mlp(config) if config.experts is None else _experts(config, config.experts)
