@@ -13,8 +13,7 @@ import typer
 import trtspec
 from trtspec.base.errors import ServerError
 from trtspec.cli.generate import summary
-from trtspec.cli.terminal.output import out
-from trtspec.cli.terminal.server_options import (
+from trtspec.cli.terminal.options import (
     AnswerTimeoutOption,
     ApiKeyEnvOption,
     ApiKeyFileOption,
@@ -23,6 +22,7 @@ from trtspec.cli.terminal.server_options import (
     WaitOption,
     read_key,
 )
+from trtspec.cli.terminal.output import out
 from trtspec.client.client import Client
 from trtspec.client.endpoint import ChatMessage
 from trtspec.gateway.ports import OPENAI

@@ -9,17 +9,17 @@ from typing import Annotated, Any
 import typer
 
 import trtspec
-from trtspec.cli.terminal.options import JsonOption
-from trtspec.cli.terminal.output import out
-from trtspec.cli.terminal.server_options import (
+from trtspec.cli.terminal.options import (
     AnswerTimeoutOption,
     ApiKeyEnvOption,
     ApiKeyFileOption,
+    JsonOption,
     ServedModelOption,
     TemperatureOption,
     WaitOption,
     read_key,
 )
+from trtspec.cli.terminal.output import out
 from trtspec.client.endpoint import ChatMessage, TimedAnswer, unheard
 from trtspec.gateway.ports import GRPC, OPENAI
 

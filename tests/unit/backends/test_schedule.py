@@ -17,7 +17,7 @@ from tests.unit.pipeline.plan.conftest import Planned
 from tests.unit.pipeline.plan.conftest import planned as planned  # a fixture
 from tests.unit.recipe.test_server_limits import served
 from trtspec.backends.launch import ServerLaunch
-from trtspec.backends.sglang.launch import FILE
+from trtspec.backends.sglang.flags import FILE
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.repository.writer import config_text
 from trtspec.pipeline.steps.write_repository import repository_spec

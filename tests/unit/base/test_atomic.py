@@ -1,11 +1,43 @@
 from __future__ import annotations
 
+import errno
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
 
-from trtspec.base.atomic import publish, remove_leftovers, temporary, write_atomically
+from trtspec.base.atomic import copy_tree, publish, remove_leftovers, temporary, write_atomically
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    for name in ("a.py", "a.pyc", "deep/b.py", "deep/__pycache__/b.pyc"):
+        file = tmp_path / "source" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(name)
+    return tmp_path / "source"
+
+
+def test_a_folder_is_copied_without_what_is_ignored(source: Path, tmp_path: Path) -> None:
+    copy_tree(source, tmp_path / "new/copy", "__pycache__", "*.pyc")
+
+    copied = {str(file.relative_to(tmp_path / "new/copy")) for file in (tmp_path / "new").rglob("*.*")}
+    assert copied == {"a.py", "deep/b.py"}
+    assert (tmp_path / "new/copy/deep/b.py").read_text() == "deep/b.py"
+    assert (tmp_path / "new/copy/a.py").stat().st_mtime == (source / "a.py").stat().st_mtime
+
+
+def test_a_full_disk_is_known_by_its_number(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copy2", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        copy_tree(source, tmp_path / "copy")
+    assert caught.value.errno == errno.ENOSPC
 
 
 def test_a_folder_takes_the_place_of_another(tmp_path: Path) -> None:

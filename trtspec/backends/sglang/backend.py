@@ -11,8 +11,18 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from trtspec.backends.backend import Unsupported
-from trtspec.backends.sglang.flags import FLAGS, LONGER, TOOL
-from trtspec.backends.sglang.launch import ADAPTIVE, ADAPTIVE_FILE, FILE, TOPK, arguments, misplaced, tree_of
+from trtspec.backends.sglang.flags import (
+    ADAPTIVE,
+    ADAPTIVE_FILE,
+    FILE,
+    FLAGS,
+    LONGER,
+    TOOL,
+    TOPK,
+    arguments,
+    misplaced,
+    tree_of,
+)
 from trtspec.backends.shared.servers import ONE_SOURCE, LaunchInputs, MtpSupport, ServerBackend, ServerRelease
 from trtspec.base.findings import Finding
 from trtspec.methods.method import AT_ONCE, TRANSLATES

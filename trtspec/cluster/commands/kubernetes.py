@@ -22,7 +22,6 @@ from trtspec.cli.terminal.options import (
 from trtspec.cli.terminal.output import INTERRUPTED, ShownRows, out
 from trtspec.cluster.kubernetes import release
 from trtspec.cluster.kubernetes.cluster import connect
-from trtspec.cluster.kubernetes.helm import template
 from trtspec.cluster.kubernetes.objects import dump
 from trtspec.cluster.kubernetes.recipe_values import (
     PORTS,
@@ -32,6 +31,7 @@ from trtspec.cluster.kubernetes.recipe_values import (
     from_build,
     from_launch,
 )
+from trtspec.cluster.kubernetes.release import template
 from trtspec.cluster.kubernetes.values import Values, chart_values
 from trtspec.deployment.build import DeployedBuild, no_build
 from trtspec.pipeline.plan.resolved import build_folder

@@ -25,8 +25,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from trtspec.gateway.bodies import Bodies, BodyError
-from trtspec.gateway.client_bounds import SHORT_BODY
+from trtspec.gateway.client_bounds import SHORT_BODY, Bodies, BodyError
 from trtspec.gateway.openai import model_request
 from trtspec.gateway.openai.answers import DONE, Chat, Completions, FunctionChat, ResponseBuilder
 from trtspec.gateway.openai.chat_template import ChatTemplate, Renderer

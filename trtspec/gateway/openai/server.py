@@ -21,8 +21,14 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from trtspec.base.process_limits import allow_connections, give_back_large_blocks
-from trtspec.gateway.bodies import leave_unread
-from trtspec.gateway.client_bounds import HEAD_S, MAX_HEAD, MOST_CONNECTIONS, READING_S, UNREAD_S
+from trtspec.gateway.client_bounds import (
+    HEAD_S,
+    MAX_HEAD,
+    MOST_CONNECTIONS,
+    READING_S,
+    UNREAD_S,
+    leave_unread,
+)
 from trtspec.gateway.openai.app import ModelText, make_app
 from trtspec.gateway.openai.chat_template import ChatTemplate, Renderer
 from trtspec.gateway.openai.control import follow

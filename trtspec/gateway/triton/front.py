@@ -35,7 +35,6 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from trtspec.base.process_limits import allow_connections, give_back_large_blocks
-from trtspec.gateway.bodies import Bodies, BodyError, leave_unread
 from trtspec.gateway.client_bounds import (
     HEAD_S,
     LEFT_S,
@@ -44,6 +43,9 @@ from trtspec.gateway.client_bounds import (
     RETRY_S,
     SHORT_BODY,
     UNREAD_S,
+    Bodies,
+    BodyError,
+    leave_unread,
 )
 from trtspec.gateway.origins import Origins
 from trtspec.gateway.ports import LOOPBACK, Ports

@@ -16,18 +16,19 @@ import typer
 from trtspec.base.errors import MeasureError
 from trtspec.base.extras import require
 from trtspec.base.roles import Role
-from trtspec.cli.terminal.options import JsonOption, PythonOption
-from trtspec.cli.terminal.output import INTERRUPTED, out
-from trtspec.cli.terminal.server_options import (
+from trtspec.cli.terminal.options import (
     ApiKeyEnvOption,
     ApiKeyFileOption,
     BaselineApiKeyFileOption,
     BaselineOption,
+    JsonOption,
+    PythonOption,
     ServedModelOption,
     ServerUrlOption,
     read_key,
     typed,
 )
+from trtspec.cli.terminal.output import INTERRUPTED, out
 from trtspec.deployment.build import find_build
 from trtspec.measure.bench.aiperf import AiperfTraffic
 from trtspec.measure.bench.deployed import served

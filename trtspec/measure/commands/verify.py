@@ -15,18 +15,20 @@ import typer
 from trtspec.backends.launch import ServerLaunch
 from trtspec.base.errors import UnavailableError
 from trtspec.base.roles import Role
-from trtspec.cli.terminal.options import JsonOption, OutputOption, PythonOption
-from trtspec.cli.terminal.output import out
-from trtspec.cli.terminal.server_options import (
+from trtspec.cli.terminal.options import (
     ApiKeyEnvOption,
     ApiKeyFileOption,
     BaselineApiKeyFileOption,
     BaselineOption,
+    JsonOption,
+    OutputOption,
+    PythonOption,
     ServedModelOption,
     ServerUrlOption,
     read_key,
     typed,
 )
+from trtspec.cli.terminal.output import out
 from trtspec.deployment.build import DeployedBuild, find_build
 from trtspec.measure.verify.distribution import distributions
 from trtspec.measure.verify.opening import ServerAddress, in_this_process, in_turns, on_servers

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import trtspec.serving
 from trtspec.backends.recipes import load
-from trtspec.base.atomic import remove, write_atomically
+from trtspec.base.atomic import copy_tree, remove, write_atomically
 from trtspec.base.causes import find_cause
 from trtspec.base.errors import StepError, TrtspecError
 from trtspec.base.findings import Severity
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
-from trtspec.base.tree import copy_tree
 from trtspec.base.units import three_digits
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.server import GPU_CAUSES

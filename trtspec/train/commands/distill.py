@@ -13,15 +13,16 @@ import typer
 from trtspec.backends.recipes import load
 from trtspec.base.atomic import write_atomically
 from trtspec.base.extras import require
-from trtspec.cli.terminal.options import JsonOption, RecipeArgument
-from trtspec.cli.terminal.output import out
-from trtspec.cli.terminal.server_options import (
+from trtspec.cli.terminal.options import (
     ApiKeyEnvOption,
     ApiKeyFileOption,
+    JsonOption,
+    RecipeArgument,
     ServedModelOption,
     ServerUrlOption,
     read_key,
 )
+from trtspec.cli.terminal.output import out
 from trtspec.recipe.edit import edit
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.places import places, written

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from trtspec.cli.terminal.server_options import typed
+from trtspec.cli.terminal.options import typed
 
 
 def test_nothing_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

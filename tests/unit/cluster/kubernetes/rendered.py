@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support import helm
-from trtspec.cluster.kubernetes.helm import template
+from trtspec.cluster.kubernetes.release import template
 from trtspec.cluster.kubernetes.values import Values
 
 CHART = Path(__file__).parents[4] / "trtspec/cluster/kubernetes/chart"

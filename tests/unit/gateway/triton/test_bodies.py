@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 
 import pytest
 
-from trtspec.gateway.bodies import BodyError
+from trtspec.gateway.client_bounds import BodyError
 from trtspec.gateway.triton import front
 from trtspec.gateway.triton.front import inflated, is_deep, with_field
 
