@@ -62,7 +62,7 @@ class ServerLaunch:
 
     def without_drafts(self) -> ServerLaunch:
         """Returns how the server is started for plain decoding; files that change have names of their own."""
-        arguments, files = list(_kept(self.arguments)), dict(self.files)
+        arguments, files = list(_without_drafts(self.arguments)), dict(self.files)
         for name, text in self.files.items():
             content = yaml11.load(text)
             if isinstance(content, dict) and _KEY in content:
@@ -81,7 +81,7 @@ def read(folder: Path) -> ServerLaunch:
     return ServerLaunch(**{**values, **lists})
 
 
-def _kept(arguments: tuple[str, ...]) -> Iterator[str]:
+def _without_drafts(arguments: tuple[str, ...]) -> Iterator[str]:
     """Yields the arguments except those on drafts: options with their values, or switches."""
     is_dropped = False
     for argument in arguments:

@@ -444,15 +444,15 @@ def _check_text(content: dict[str, Any]) -> None:
 
 def _path(steps: Sequence[int | str], content: Any, kind: str) -> str:
     """Returns the place of an error, such as `messages[0].content`, without pydantic's names of types."""
-    path, here = "", content
+    path, part = "", content
     for number, step in enumerate(steps, 1):
         is_missing = kind == "missing" and number == len(steps)
-        if isinstance(here, dict) and isinstance(step, str) and (step in here or is_missing):
+        if isinstance(part, dict) and isinstance(step, str) and (step in part or is_missing):
             path += f".{step}" if path else step
-            here = here.get(step)
-        elif isinstance(here, list) and isinstance(step, int) and step < len(here):
+            part = part.get(step)
+        elif isinstance(part, list) and isinstance(step, int) and step < len(part):
             path += f"[{step}]"
-            here = here[step]
+            part = part[step]
     return path
 
 

@@ -152,20 +152,20 @@ class TurnOrder:
     """Decides which engine makes the next step. The draft engine comes before the target.
 
     The first engine with work makes it, so that no verification starts while drafts are proposed:
-    verifications wait for one another and run as one batch. After `patience` consecutive steps of the first
-    engine, the next one with work makes a step. With the longest draft as patience every running draft is
+    verifications wait for one another and run as one batch. After `most_in_a_row` consecutive steps of the
+    first engine, the next one with work makes a step. If that is the longest draft, every running draft is
     finished before the target goes on, which keeps batches together, and arriving requests cannot delay the
     target any longer.
     """
 
-    def __init__(self, patience: int) -> None:
-        self.patience = patience
+    def __init__(self, most_in_a_row: int) -> None:
+        self.most_in_a_row = most_in_a_row
         self._passed = 0
 
     def next(self, has_work: Sequence[bool]) -> int | None:
         """Returns the index of the engine that makes the next step; None if none has work."""
         ready = [index for index, has in enumerate(has_work) if has]
-        if len(ready) > 1 and self._passed < self.patience:
+        if len(ready) > 1 and self._passed < self.most_in_a_row:
             self._passed += 1
             return ready[0]
         self._passed = 0
@@ -207,7 +207,7 @@ class DeviceThread:
     def __init__(self, threads: Callable[[], int] = usable_threads) -> None:
         self._threads = threads
         self._engines: list[Stepper] = []
-        self._order = TurnOrder(patience=1)
+        self._order = TurnOrder(most_in_a_row=1)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._outgoing: list[Work] = []
@@ -220,7 +220,7 @@ class DeviceThread:
     def join(self, engine: Stepper) -> None:
         """Adds an engine without work. Engines that verify no drafts come first in `TurnOrder`."""
         self._engines = sorted([*self._engines, engine], key=lambda engine: engine.longest_draft > 0)
-        self._order.patience = max(engine.longest_draft for engine in self._engines) or 1
+        self._order.most_in_a_row = max(engine.longest_draft for engine in self._engines) or 1
 
     def leave(self, engine: Stepper) -> None:
         """Removes an engine, and waits for the end of its step. The thread ends with the last engine."""

@@ -35,7 +35,7 @@ def test_the_target_has_its_turn_however_many_arrive() -> None:
     assert "d" * 9 not in busy
 
 
-def test_patience_is_for_steps_that_somebody_waited_for() -> None:
+def test_only_steps_that_somebody_waited_for_count_in_a_row() -> None:
     """What the draft did while the target had nothing does not count against it."""
     order = TurnOrder(3)
     assert run(order, {"draft": 10, "target": 0}, {4: ("target", 1)}) == "dddd" + "dddt" + "ddd"

@@ -151,7 +151,7 @@ log = logging.getLogger(__name__)
 def compiled(call: type, body: Callable[[Any], None]) -> Any:
     """Returns the C function of a kernel whose argument is a pointer to a `call`."""
     signature = types.void(types.CPointer(numba.from_dtype(np.dtype(call))))
-    file = _kept()
+    file = _cache_file()
     if file is not None:
         body.__code__ = body.__code__.replace(co_filename=str(file))
         try:
@@ -162,7 +162,7 @@ def compiled(call: type, body: Callable[[Any], None]) -> Any:
 
 
 @cache
-def _kept() -> Path | None:
+def _cache_file() -> Path | None:
     """Returns the file beside which numba caches kernels, by its time; None if there is no such place."""
     sources = sorted(Path(__file__).parent.rglob("*.py"))
     digest = hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()

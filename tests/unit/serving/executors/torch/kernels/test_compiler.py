@@ -26,7 +26,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache folder of a user who has run nothing yet."""
     monkeypatch.delenv("TRTSPEC_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(compiled, "_kept", compiled._kept.__wrapped__)
+    monkeypatch.setattr(compiled, "_cache_file", compiled._cache_file.__wrapped__)
     return tmp_path / "cache"
 
 
