@@ -9,8 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from trtspec.backends.moving import Change, move, settle
-from trtspec.backends.recipes import runner_of
-from trtspec.backends.table import backend_named, backends
+from trtspec.backends.table import backend_named, backends, runner_of
 from trtspec.base.errors import TrtspecError
 from trtspec.methods.any_method import WITHOUT_MODEL
 from trtspec.methods.table import METHODS

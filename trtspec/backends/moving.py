@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtspec.backends.recipes import loads, runner_of
-from trtspec.backends.table import backend_named
+from trtspec.backends.recipes import loads
+from trtspec.backends.table import backend_named, runner_of
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
 from trtspec.methods.any_method import WITHOUT_MODEL

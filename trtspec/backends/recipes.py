@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trtspec.backends.backend import Backend
-from trtspec.backends.planner import Planner
-from trtspec.backends.table import backend_named
+from trtspec.backends.table import runners_of
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.recipe import gpus, loader
@@ -28,22 +27,6 @@ def load(path: str | Path, backend: str | None = None) -> LoadedRecipe:
 def loads(data: bytes, path: Path) -> LoadedRecipe:
     """Validates what a recipe at `path` would say; raises RecipeError with every problem found."""
     return _judged(parsed(data, path))
-
-
-def runner_of(recipe: Recipe) -> Planner:
-    """Returns the recipe's backend, which answers what it is like."""
-    return backend_named(recipe.backend)
-
-
-def runners_of(recipe: Recipe) -> dict[Role, Planner]:
-    """Returns the backend of each engine."""
-    return {role: backend_named(recipe.backend_of(role)) for role in recipe.models}
-
-
-def release_of(recipe: Recipe) -> str | None:
-    """Returns the release of TensorRT-LLM that a recipe's engines are compiled for; None if they are not."""
-    release = runner_of(recipe).engine_release(recipe)
-    return release.version if release else None
 
 
 def _judged(loaded: LoadedRecipe) -> LoadedRecipe:

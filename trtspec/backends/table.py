@@ -8,9 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from trtspec.backends.planner import Planner
 from trtspec.recipe.backends import NAMES
+
+if TYPE_CHECKING:
+    from trtspec.base.roles import Role
+    from trtspec.recipe.schema import Recipe
 
 
 @cache
@@ -20,6 +25,16 @@ def backend_named(name: str) -> Planner:
         raise KeyError(name)
     found: Planner = import_module(f"{__package__}.{name}.backend").BACKEND
     return found
+
+
+def runner_of(recipe: Recipe) -> Planner:
+    """Returns the recipe's backend, which answers what it is like."""
+    return backend_named(recipe.backend)
+
+
+def runners_of(recipe: Recipe) -> dict[Role, Planner]:
+    """Returns the backend of each engine."""
+    return {role: backend_named(recipe.backend_of(role)) for role in recipe.models}
 
 
 def backends() -> tuple[Planner, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trtspec.backends.recipes import release_of, runner_of
+from trtspec.backends.table import runner_of
 from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.findings import Severity, as_json, errors
 from trtspec.base.roles import Role
@@ -13,8 +13,7 @@ from trtspec.base.units import short, three_digits
 from trtspec.cli.terminal.options import JsonOption, RecipeArgument
 from trtspec.cli.terminal.output import out
 from trtspec.models.pair import refuse
-from trtspec.pipeline.build.plan import PlanRequest, read_request
-from trtspec.pipeline.build.preflight import look_here
+from trtspec.pipeline.build.plan import PlanRequest, look_here, read_request
 from trtspec.pipeline.machine.host import find_host
 
 if TYPE_CHECKING:
@@ -36,7 +35,8 @@ def check(recipe: RecipeArgument, json: JsonOption = False) -> None:
     request = PlanRequest()
     try:
         loaded = read_request(recipe, request)
-        report = look_here(loaded, find_host(release_of(loaded.recipe), container=False), request)
+        release = runner_of(loaded.recipe).engine_release(loaded.recipe)
+        report = look_here(loaded, find_host(release, container=False), request)
     except TrtspecError as error:
         if json:
             out.json({"recipe": str(recipe), **as_json(error.findings)})

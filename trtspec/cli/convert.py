@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import trtspec
-from trtspec.backends.recipes import runner_of
+from trtspec.backends.table import runner_of
 from trtspec.base.roles import Role
 from trtspec.cli.terminal.engines import require_engines
 from trtspec.cli.terminal.options import JsonOption, OutputOption, RecipeArgument

@@ -15,8 +15,7 @@ from trtspec.base.findings import Finding, Severity, as_json, errors, ok
 from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
 from trtspec.deployment.triton.install import find_wheel
-from trtspec.pipeline.build.plan import PlanRequest
-from trtspec.pipeline.build.preflight import look_here
+from trtspec.pipeline.build.plan import PlanRequest, look_here
 from trtspec.pipeline.machine.doctor import examine
 from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.machine.survey import look

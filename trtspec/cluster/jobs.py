@@ -17,7 +17,7 @@ from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.plan.resolved import EnginePlan
 from trtspec.pipeline.run.records import FOLDER, pending
-from trtspec.pipeline.steps.pull import engine_platform
+from trtspec.pipeline.steps.pull import engine_platform, unbuilt
 from trtspec.pipeline.steps.steps import Stage, needs_gpu, undone_stages
 from trtspec.pipeline.store.entry import Entry, Platform
 from trtspec.pipeline.store.store import Store
@@ -220,7 +220,7 @@ def look(store: Store, made: BuildPlan) -> PendingBuild:
     undone = pending(made.own_steps, made.output, made.digests)
     engines = {
         role: Product(platform, key)
-        for role, platform, key in made.unbuilt(undone, None)
+        for role, platform, key in unbuilt(resolved, made.own_steps, made.digests, undone, None)
         if not store.find(platform, key)
     }
     stages = {role: _stages(made, role) for role in engines}

@@ -10,8 +10,8 @@ from pathlib import Path
 from trtspec.backends.backend import PYTHON
 from trtspec.backends.launch import FILE, ServerLaunch
 from trtspec.backends.launch import read as read_launch
-from trtspec.backends.recipes import load, runner_of
-from trtspec.backends.table import backend_named
+from trtspec.backends.recipes import load
+from trtspec.backends.table import backend_named, runner_of
 from trtspec.base.errors import UnavailableError
 from trtspec.base.roles import Role
 from trtspec.deployment.deployment import StartLimit, kind_of, limit_for_build, limit_for_models

@@ -227,7 +227,23 @@ def headers_of(snapshot: Path) -> Path:
     return cache_folder() / "outlines" / snapshot.parent.parent.name / snapshot.name
 
 
-def downloaded(file: Path) -> Path:
+def located(
+    files: Iterable[Path], trusted: Collection[Path] = ()
+) -> tuple[dict[Path, Path], dict[Path, str]]:
+    """Returns where each file is now, and the SHA-256 that is known of some of these places.
+
+    The Hub tells that of weights that were not downloaded. Its cache tells that of a large file, unchecked;
+    this counts in `trusted` folders.
+    """
+    places = {file: _downloaded(file) for file in files}
+    known = dict[Path, str]()
+    for folder in {place.parent for place in places.values()}:
+        told = {**_digests_of_weights(folder), **(_digests_of_blobs(folder) if folder in trusted else {})}
+        known |= {folder / name: sha for name, sha in told.items()}
+    return places, known
+
+
+def _downloaded(file: Path) -> Path:
     """Returns a weight file of a snapshot, if it was downloaded since `file` got its header; else `file`."""
     folder = file.parent
     if not (folder / _DIGESTS).is_file():
@@ -238,17 +254,14 @@ def downloaded(file: Path) -> Path:
     return whole if whole.is_file() else file
 
 
-def digests_of_weights(folder: Path) -> Mapping[str, str]:
+def _digests_of_weights(folder: Path) -> Mapping[str, str]:
     """The SHA-256 of each weight file that was not downloaded, by name; empty for a folder with weights."""
     file = folder / _DIGESTS
     return json.loads(file.read_text()) if file.is_file() else {}
 
 
-def digests_of_blobs(folder: Path) -> Mapping[str, str]:
-    """The SHA-256 that the Hub's cache has for large files of a snapshot, by their names.
-
-    They come from the Hub, and were not checked against the files. Other folders have none.
-    """
+def _digests_of_blobs(folder: Path) -> Mapping[str, str]:
+    """The SHA-256 that the Hub's cache has for large files of a snapshot, by their names."""
     called = {file.name: file.readlink().name for file in folder.iterdir() if file.is_symlink()}
     return {name: blob for name, blob in called.items() if _SHA256.fullmatch(blob)}
 
@@ -267,7 +280,7 @@ def with_weights(source: Source) -> Source:
         return source
     tensors = dict[str, Tensor]()
     for name, tensor in source.tensors.items():
-        if (file := downloaded(tensor.file)) == tensor.file:
+        if (file := _downloaded(tensor.file)) == tensor.file:
             problem = "has only the headers of a model, and its build has changed meanwhile"
             raise ModelError(source.folder, problem, "run the command again")
         # The header that the Hub tells is written in another way.
@@ -494,23 +507,25 @@ def find_models(
     Without `asks` the Hub is not asked. Raises what `fetch` and `refused` find of one that is not.
     """
     models, found = loaded.recipe.models, dict[Role, Path | TrtspecError]()
-    not_given = refused(loaded, known) if asks else {}
-    for role, location in loaded.locations.items():
-        revision, error = models[role].revision, not_given.get(role)
-        is_head = loaded.recipe.speculation.method.is_head and role is Role.DRAFT
-        if error and role in known:
-            found[role] = error
-        elif error and not isinstance(error, UnavailableError):
-            raise error
-        elif asks:
-            found[role] = fetch(location, revision, watch, weights=is_head)
-        else:
+    heads = {Role.DRAFT} if loaded.recipe.speculation.method.is_head else set[Role]()
+    if not asks:
+        for role, location in loaded.locations.items():
             try:
-                found[role] = local_folder(location, revision, is_head=is_head)
+                found[role] = local_folder(location, models[role].revision, is_head=role in heads)
             except UnavailableError as lacking:
                 if role not in known:
                     raise
                 found[role] = lacking
+        return found
+    not_given = refused(loaded, known)
+    for role, location in loaded.locations.items():
+        error = not_given.get(role)
+        if error and role in known:
+            found[role] = error
+        elif error and not isinstance(error, UnavailableError):
+            raise error
+        else:
+            found[role] = fetch(location, models[role].revision, watch, weights=role in heads)
     return found
 
 

@@ -94,7 +94,8 @@ def num_common(target: Source, draft: Source) -> int:
     """
     if target.folder != draft.folder and (is_headers_only(target) or is_headers_only(draft)):
         return 0
-    common = alike(_forms(draft), _reader(draft), _forms(target), _reader(target), whole=False)
+    own, other = (_forms(draft), _reader(draft)), (_forms(target), _reader(target))
+    common = alike(*own, *other, whole=False)
     return sum(draft.tensors[name].elements for name in common)
 
 

@@ -504,6 +504,15 @@ TIED = ("gemma2", "gemma3_text")  # types whose head transformers ties unless th
 UNTIED = ("granite", "llama", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 CONFIGS = ("config.json", "generation_config.json", "hf_quant_config.json")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+"""The files of a tokenizer on the Hub, besides its named templates (`tokenizer_files`)."""
 _OVERRIDES = Path("engine.extra_args")
 _ROPE = ("rope_scaling", "rope_parameters")
 
@@ -629,10 +638,24 @@ class Source(Sizes):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files that a conversion reads: those configs that exist, and the weights."""
+        """The files that a build reads: those configs that exist, the weights, and the tokenizer."""
         configs = tuple(self.folder / name for name in CONFIGS)
         weights = sorted({tensor.file for tensor in self.tensors.values()})
-        return (*(path for path in configs if has_file(path)), *weights)
+        tokenizer = (self.folder / name for name in tokenizer_files(self.folder))
+        return (*(path for path in configs if has_file(path)), *weights, *tokenizer)
+
+
+def tokenizer_files(folder: Path) -> list[str]:
+    """Returns the files of a tokenizer in a folder, as paths in it; raises ModelError for what is no file."""
+    named = sorted(folder.glob("additional_chat_templates/*.jinja"))
+    names = (*TOKENIZER_FILES, *(file.relative_to(folder).as_posix() for file in named))
+    return [name for name in names if has_file(folder / name)]
+
+
+def known_files(folder: Path) -> list[Path]:
+    """Returns the files that make a model what it is: configs, tokenizer, weights; there or not."""
+    names = sorted({*CONFIGS, INDEX, *TOKENIZER_FILES, *tokenizer_files(folder)})
+    return [*(folder / name for name in names), *folder.glob("*.safetensors")]
 
 
 def read_source(folder: Path, *, whole: bool = False, written: HfConfig | None = None) -> Source:

@@ -12,18 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.base.errors import ModelError
-from trtspec.models.source import has_file, json_of, read_file, read_json
+from trtspec.models.source import has_file, json_of, read_file, read_json, tokenizer_files
 from trtspec.serving.byte_alphabet import BYTE_OF_CHAR
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-)
-"""The files of a tokenizer on the Hub, besides its named templates (`tokenizer_files`)."""
 BROKEN = (ValueError, LookupError, TypeError, AttributeError)
 
 _STAGES = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
@@ -143,13 +134,6 @@ def _tokens_of(data: bytes, file: Path) -> TokenizerTraits:
         named={},
         chat_templates={},
     )
-
-
-def tokenizer_files(folder: Path) -> list[str]:
-    """Returns the files of a tokenizer in a folder, as paths in it; raises ModelError for what is no file."""
-    named = sorted(folder.glob("additional_chat_templates/*.jinja"))
-    names = (*TOKENIZER_FILES, *(file.relative_to(folder).as_posix() for file in named))
-    return [name for name in names if has_file(folder / name)]
 
 
 def copy_tokenizer(source: Path, folder: Path) -> None:

@@ -31,8 +31,7 @@ from trtspec.checkpoint.calibrate.model import read_model
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.models.families import family_of
 from trtspec.models.source import DEFAULTS, HOLDERS, read_source
-from trtspec.pipeline.build.plan import PlanRequest
-from trtspec.pipeline.build.preflight import look_here
+from trtspec.pipeline.build.plan import PlanRequest, look_here
 from trtspec.pipeline.inspection.folder import inspect
 from trtspec.pipeline.machine.host import Host
 from trtspec.train.distill.model import write

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.recipe.test_limits import found
-from trtspec.backends.recipes import runner_of
+from trtspec.backends.table import runner_of
 from trtspec.base.roles import Role
 from trtspec.recipe.schema import Recipe
 

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtspec.backends.recipes import load, runner_of
+from trtspec.backends.recipes import load
+from trtspec.backends.table import runner_of
 from trtspec.base.errors import RecipeError
 from trtspec.pipeline.plan.resolved import asked_backend
 

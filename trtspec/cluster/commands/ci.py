@@ -21,7 +21,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from trtspec.backends.recipes import load, runner_of
+from trtspec.backends.recipes import load
+from trtspec.backends.table import runner_of
 from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import StoreError, TrtspecError
 from trtspec.cli.terminal.options import ForceOption

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtspec.backends.recipes import load, runner_of
+from trtspec.backends.recipes import load
+from trtspec.backends.table import runner_of
 from trtspec.base.errors import ClusterError, RecipeError, StoreError, UnavailableError
 from trtspec.cli.deploy_stop import only_one
 from trtspec.cli.terminal.options import (

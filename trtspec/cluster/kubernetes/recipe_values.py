@@ -20,8 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from trtspec.backends.launch import ServerLaunch
-from trtspec.backends.recipes import runner_of
-from trtspec.backends.table import backend_named
+from trtspec.backends.table import backend_named, runner_of
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import RecipeError, StoreError
 from trtspec.base.findings import Finding

@@ -18,15 +18,14 @@ from typing import Literal
 from trtspec.base.errors import StoreError
 from trtspec.base.progress import Advance, Progress, no_progress
 from trtspec.base.roles import Role
-from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, completed
-from trtspec.pipeline.build.preflight import look_ahead
+from trtspec.pipeline.build.plan import BuildPlan, PlanRequest, completed, look_ahead
 from trtspec.pipeline.build.report import recorded
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.runner import fetch_weights, only_build, run
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import build as build_step
 from trtspec.pipeline.steps import copy_tokenizer, write_repository
-from trtspec.pipeline.steps.pull import engine_platform
+from trtspec.pipeline.steps.pull import engine_platform, unbuilt
 from trtspec.pipeline.steps.steps import MANIFEST, Stage, up_to
 from trtspec.pipeline.store import transfer
 from trtspec.pipeline.store.entry import Content, Entry, Platform
@@ -127,15 +126,17 @@ def _leased(
     afterwards, to pull that. Leases are taken in the order of their keys, so that no two builders wait for
     each other. `warn` is called at the end if another builder took over. Raises StoreError.
     """
-    name, tensorrt = made.resolved.loaded.recipe.name, made.facts.host.versions.get("tensorrt")
+    resolved, tensorrt = made.resolved, made.facts.host.versions.get("tensorrt")
     engines = {
         (platform.folder, key): (role, platform)
-        for role, platform, key in made.unbuilt(made.pending(), tensorrt)
+        for role, platform, key in unbuilt(resolved, made.own_steps, made.digests, made.pending(), tensorrt)
     }
     with ExitStack() as held:
         leases = dict[Role, StoreLease]()
         for (_, key), (role, platform) in sorted(engines.items()):
-            if lease := held.enter_context(leased(store, platform, key, f"{role} of {name}", watch)):
+            if lease := held.enter_context(
+                leased(store, platform, key, f"{role} of {resolved.loaded.recipe.name}", watch)
+            ):
                 leases[role] = lease
         yield _told(watch, list(leases.values()))
         for role, lease in leases.items():

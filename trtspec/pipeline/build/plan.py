@@ -1,28 +1,40 @@
-"""The plan that `build`, `convert`, `plan` and `--dry-run` all follow."""
+"""The plan that `build`, `convert`, `plan` and `--dry-run` all follow, and what would end a build early.
+
+Facts come first, then every default, then the steps. `look_ahead` finds the errors that would end a build
+before a file of weights is read, hashed or downloaded.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
-from trtspec.backends.recipes import load, release_of, runner_of, runners_of
-from trtspec.base.digest import digest_of
+from trtspec.backends.recipes import load
+from trtspec.backends.table import runner_of, runners_of
 from trtspec.base.errors import OptionError, UnavailableError
 from trtspec.base.findings import Finding
 from trtspec.base.progress import Progress, no_progress
 from trtspec.base.roles import Role
-from trtspec.pipeline.machine.host import Host, find_host
+from trtspec.models.download import cache_of, find_models
+from trtspec.models.heads.reading import read_head
+from trtspec.models.pair import refuse
+from trtspec.models.published import published
+from trtspec.models.source import Source
+from trtspec.pipeline.inspection.pair import PairReport, inspect_pair, inspect_planned, judge
+from trtspec.pipeline.machine.host import Host, find_disk, find_host
 from trtspec.pipeline.plan.facts import PlanFacts, gather
+from trtspec.pipeline.plan.obstacles import disk_obstacle
 from trtspec.pipeline.plan.resolved import Chooser, Resolved, asked_backend, build_folder, choose_output
-from trtspec.pipeline.run.records import FOLDER, FileDigests, has_records, pending, unread_digest
-from trtspec.pipeline.run.runner import named
-from trtspec.pipeline.run.step import Step, name_of
-from trtspec.pipeline.steps import build, check_pair, copy_tokenizer, write_repository
-from trtspec.pipeline.steps.pull import MAKERS, StoredEngine, engine_platform
-from trtspec.pipeline.steps.steps import all_steps
-from trtspec.pipeline.store.entry import Platform
+from trtspec.pipeline.run.records import FOLDER, FileDigests, has_records, pending, unread_digest, unrecorded
+from trtspec.pipeline.run.runner import check_ours, named, prepare
+from trtspec.pipeline.run.step import Step
+from trtspec.pipeline.steps import build, check_pair, convert
+from trtspec.pipeline.steps.pull import StoredEngine, key_of, unbuilt
+from trtspec.pipeline.steps.steps import Stage, all_steps, up_to
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
@@ -48,7 +60,7 @@ class PlanRequest:
         return {"output": output, "engine.backend": self.backend, "serving.layout": self.layout}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BuildPlan:
     """The plan of a build."""
 
@@ -58,8 +70,6 @@ class BuildPlan:
     """The consequences of the facts and the recipe."""
     own_steps: list[Step]
     """The steps that make everything here but the manifest."""
-    steps: list[Step]
-    """The steps that pull the engines that a store has, and make the rest."""
     digests: FileDigests
     """The digests of files, as far as they were asked for."""
     found: Mapping[Role, StoredEngine] = field(default_factory=dict)
@@ -76,6 +86,11 @@ class BuildPlan:
     def output(self) -> Path:
         return self.resolved.output
 
+    @cached_property
+    def steps(self) -> list[Step]:
+        """The steps that pull the engines that a store has, and make the rest."""
+        return all_steps(self.resolved, self.facts, self.own_steps, self.found)
+
     def pending(self) -> set[str]:
         """Returns the names of the steps that are not done."""
         return pending(self.steps, self.output, self.digests)
@@ -84,26 +99,9 @@ class BuildPlan:
         """Returns the digest of a step; None if it is made of files that are not to be read."""
         return self.digests.of_step(step) if self.is_complete else unread_digest(step)
 
-    def unbuilt(self, undone: Collection[str], tensorrt: str | None) -> Iterator[tuple[Role, Platform, str]]:
-        """Yields the engines that would have to be built, with the platform and the key of each in a store.
-
-        `undone` names the steps that are not done. `tensorrt` is as for `engine_platform`.
-        """
-        for role in self.resolved.engines:
-            if name_of(build.KIND, role) in undone:
-                yield role, engine_platform(self.resolved, role, tensorrt), self.key(role)
-
     def key(self, role: Role | None) -> str:
-        """Returns what stores know an engine by, or else the build, however its engines are made."""
-        steps = [step for step in self.own_steps if step.output]
-        if role:
-            makers = (step for step in steps if step.role is role and step.kind in MAKERS)
-            return digest_of([self.digests.of_step(step) for step in makers])
-        served = (*copy_tokenizer.outputs(self.resolved), write_repository.OUTPUT)
-        own = [self.digests.of_step(step) for step in steps if step.output in served]
-        return digest_of(
-            [self.resolved.loaded.digest, own, [self.key(role) for role in self.resolved.engines]]
-        )
+        """Returns what stores know an engine by, or else the build."""
+        return key_of(role, self.resolved, self.own_steps, self.digests)
 
     def check_key(self, role: Role | None, asked: str) -> None:
         """Raises UnavailableError if the plan would make another engine or build than the key names."""
@@ -138,7 +136,7 @@ def make_plan(
     """
     request = PlanRequest(output, backend, layout, container, only)
     loaded = read_request(recipe, request)
-    host = find_host(release_of(loaded.recipe), container=container)
+    host = find_host(runner_of(loaded.recipe).engine_release(loaded.recipe), container=container)
     folder = build_folder(loaded, request.flags, os.environ)
     reads = to_run or store is not None or has_records(folder)
     made = draw_plan(loaded, host, request, progress, offline=not reads)
@@ -155,8 +153,6 @@ def judged(made: BuildPlan, names: Collection[str]) -> BuildPlan:
     step = next((step for step in made.steps if step.kind in check_pair.KINDS and step.name in names), None)
     if step is None:
         return made
-    from trtspec.pipeline.inspection.pair import judge
-
     with named(step):
         return replace(made, notes=judge(made.resolved, made.facts))
 
@@ -186,14 +182,16 @@ def draw_plan(
     `offline` and `asks` are as for `gather`. Raises RecipeError and OptionError, also for what the recipe
     wants and its models do not allow, and what `gather` raises.
     """
-    runner = runner_of(loaded.recipe)
-    facts = gather(loaded, host, progress, is_whole=not runner.builds_engines, offline=offline, asks=asks)
+    backend = runner_of(loaded.recipe)
+    facts = gather(loaded, host, backend, progress, offline=offline, asks=asks)
     resolved = resolve(loaded, facts, request.flags, os.environ)
     if request.container and resolved.release is None:
         raise OptionError("container", f"the {resolved.backend} backend builds without a container")
-    own = runner.steps(resolved, facts, request.only)
-    digests = FileDigests(resolved.output / FOLDER / "digests.json", progress, facts.read)
-    return BuildPlan(request, facts, resolved, own, all_steps(resolved, facts, own, {}), digests)
+    store = resolved.output / FOLDER / "digests.json"
+    # A build that has no copy of the weights does not read them.
+    trusted = () if backend.copies else facts.snapshots
+    digests = FileDigests(store, progress, facts.read, trusted)
+    return BuildPlan(request, facts, resolved, backend.steps(resolved, facts, request.only), digests)
 
 
 def resolve(
@@ -220,13 +218,96 @@ def completed(made: BuildPlan, store: Store | None) -> BuildPlan:
     Raises StoreError, and ChangedError for a file that is not the one any more that the plan has read.
     """
     undone = pending(made.own_steps, made.output, made.digests)
-    engines = list(made.unbuilt(undone, made.facts.host.versions.get("tensorrt"))) if store else []
+    tensorrt, found = made.facts.host.versions.get("tensorrt"), dict[Role, StoredEngine]()
+    engines = list(unbuilt(made.resolved, made.own_steps, made.digests, undone, tensorrt)) if store else []
     # It may have waited for another builder since it read them.
     made.digests.check()
-    found = {
-        role: StoredEngine(store, entry)
-        for role, platform, key in engines
-        if store and (entry := store.find(platform, key))
-    }
-    steps = all_steps(made.resolved, made.facts, made.own_steps, found)
-    return replace(made, steps=steps, found=found, is_complete=True)
+    for role, platform, key in engines:
+        if store and (entry := store.find(platform, key)):
+            found[role] = StoredEngine(store, entry)
+    return replace(made, found=found, is_complete=True)
+
+
+def look_ahead(
+    recipe: str | Path, request: PlanRequest, stage: Stage, watch: Progress, *, pulls: bool
+) -> BuildPlan:
+    """Returns the outline of a build, or raises if it would fail by what is known without the weights.
+
+    The tools, the container engine and the GPUs come first, then the models' configurations and the access to
+    them, then the disks; what steps need beside all that, such as an image, is fetched last. A build that
+    `pulls` from a store needs no tools. Steps before `stage`, or of an earlier build, need none either.
+    Raises what `draw_plan` raises, UnavailableError, and PairError.
+    """
+    loaded = read_request(recipe, request)
+    folder, backend = build_folder(loaded, request.flags, os.environ), runner_of(loaded.recipe)
+    host = find_host(backend.engine_release(loaded.recipe), container=request.container)
+    is_first = request.only is None and stage is Stage.BUILD and not pulls and not has_records(folder)
+    if is_first and (error := backend.host_obstacle(host, loaded.recipe)):
+        # Another machine would refuse a wrong recipe too.
+        findings = look_here(loaded, host, request).findings
+        refuse(str(recipe), findings, can_translate=backend.translates)
+        raise error
+    made = draw_plan(loaded, host, request, watch)
+    steps, names = up_to(made.steps, stage), unrecorded(made.steps, folder)
+    undone = [step for step in steps if step.name in names]
+    made = judged(made, names)
+    check_ours(steps, folder)
+    if not pulls:
+        _check_disks(made, undone, names)
+        prepare(undone, watch)
+    return made
+
+
+def look_here(loaded: LoadedRecipe, host: Host, request: PlanRequest) -> PairReport:
+    """Returns what the models show by which a plan would be refused, as far as this machine has them.
+
+    The Hub is not asked. Of a model that is neither here nor in trtspec's table nothing is known, and so
+    nothing of what the plan would choose. Raises what `draw_plan` raises.
+    """
+    models, backend = loaded.recipe.models, runner_of(loaded.recipe)
+    head, sources = None, dict[Role, Source]()
+    places = find_models(loaded, loaded.locations, no_progress, asks=False)
+    lacking = {role: place for role, place in places.items() if not isinstance(place, Path)}
+    if all(published(models[role].model, models[role].revision) for role in lacking):
+        made = draw_plan(loaded, host, request, no_progress, offline=True, asks=False)
+        return inspect_planned(made.resolved, made.facts)
+    for role, folder in places.items():
+        if not isinstance(folder, Path):
+            continue
+        if loaded.recipe.speculation.method.is_head and role is Role.DRAFT:
+            head = read_head(folder)
+        else:
+            sources[role] = backend.read(folder)
+    unseen = {role: f"{error.subject} {error.problem}" for role, error in lacking.items()}
+    return inspect_pair(loaded, backend, sources, unseen, head, loaded.recipe.engine.max_seq_len)
+
+
+def _check_disks(made: BuildPlan, undone: Collection[Step], names: Collection[str]) -> None:
+    """Raises UnavailableError if the steps, and the downloads for the steps of these names, do not fit a
+    disk, or may not be written there."""
+    needs, downloads = Counter[Path](), Counter[str]()
+    needs[made.output] = _written(made, undone)
+    for role in {step.role for step in made.steps if step.name in names and step.fetch and step.role}:
+        facts = made.facts.models[role]
+        # A draft of the target's layers is in the target's repository, which is downloaded once.
+        downloads[facts.name] = max(downloads[facts.name], facts.source.size)
+    for name, size in downloads.items():
+        cache, present = cache_of(name)
+        needs[cache] += max(size - present, 0)
+    disks = {folder: find_disk(folder) for folder, size in needs.items() if size or folder == made.output}
+    for folder, disk in disks.items() if undone else ():
+        on_it = sum(needs[other] for other, its in disks.items() if its.device == disk.device)
+        own = "choose another --output" if folder == made.output else "set HF_HOME to another folder"
+        if error := disk_obstacle(disk, on_it, own):
+            raise error
+
+
+def _written(made: BuildPlan, undone: Collection[Step]) -> int:
+    """Returns the bytes of the checkpoints, and of the engines that have copies of them."""
+    sizes = {step.role: step.size or 0 for step in made.steps if step.kind == convert.KIND}
+    copies = {role: engine.runner.copies - 1 for role, engine in made.resolved.engines.items()}
+    return sum(
+        sizes.get(step.role, 0) * (copies[step.role] if step.kind == build.KIND else 1)
+        for step in undone
+        if step.kind in (convert.KIND, build.KIND) and step.role
+    )

@@ -12,7 +12,7 @@ from trtspec.checkpoint.calibrate.calibrate import PACKAGES as CALIBRATE_PACKAGE
 from trtspec.pipeline.containers.engine import ContainerEngine, find_engine
 from trtspec.pipeline.machine.devices import Gpu, find_gpus
 from trtspec.pipeline.machine.installed import COMMAND, engine_versions, installed
-from trtspec.recipe.releases import release_of
+from trtspec.recipe.releases import Release, release_of
 
 PACKAGES = ("trtspec", "torch", "numpy", "tokenizers", *CALIBRATE_PACKAGES)
 
@@ -31,13 +31,13 @@ class Host:
     """Runs the container that engines are built in. None if they are built by what is installed here."""
 
 
-def find_host(version: str | None, *, container: bool) -> Host:
+def find_host(release: Release | None, *, container: bool) -> Host:
     """Looks at what would build engines: this machine, or a container on it.
 
-    For a container, the versions of TensorRT are those of the image of the release `version` of TensorRT-LLM,
-    or of the newest.
+    For a container, the versions of TensorRT are those of the image of this release of TensorRT-LLM, or of
+    the default.
     """
-    release = release_of(version)
+    release = release or release_of(None)
     trtllm_build = shutil.which(COMMAND)
     image = {"tensorrt_llm": release.version, "tensorrt": release.tensorrt}
     return Host(

@@ -10,17 +10,17 @@ from typing import Any
 
 import trtspec.pipeline.repository
 import trtspec.serving
+from trtspec.backends.backend import Backend
 from trtspec.base.errors import TrtspecError
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
 from trtspec.checkpoint.calibrate.texts import Dataset, find_dataset
-from trtspec.models.download import digests_of_blobs, fetch, find_models, is_headers_only
+from trtspec.models.download import fetch, find_models, is_headers_only
 from trtspec.models.heads.head import HeadDescription
-from trtspec.models.heads.reading import read_head, read_model
+from trtspec.models.heads.reading import read_head
 from trtspec.models.layers import draft_of, num_common
 from trtspec.models.published import published
-from trtspec.models.source import CONFIGS, INDEX, SINGLE, Source, has_file
-from trtspec.models.tokenizer import TOKENIZER_FILES, tokenizer_files
+from trtspec.models.source import SINGLE, TOKENIZER_FILES, Source, has_file, known_files
 from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.run.records import Stamp, stamps
 from trtspec.recipe.layers import AUTO
@@ -40,8 +40,8 @@ class ModelFacts:
     """If the layers of a draft are searched, the source has as many layers as the draft will have; the build
     finds out which.
     """
-    files: Mapping[str, Path | str] = field(default_factory=dict)
-    """The files that a build reads, by their names; of one that is not read its SHA-256."""
+    files: Mapping[str, Path] = field(default_factory=dict)
+    """The files that a build reads, by their names."""
     dataset: Dataset | None = None
     """The texts that it is calibrated with; None for a model that is not."""
     search: Dataset | None = None
@@ -88,6 +88,11 @@ class PlanFacts:
         return {**self.models, Role.DRAFT: self.head} if self.head else self.models
 
     @property
+    def snapshots(self) -> tuple[Path, ...]:
+        """The folders of models of the Hub."""
+        return tuple(model.source.folder for model in self.models.values() if model.revision)
+
+    @property
     def target(self) -> ModelFacts:
         return self.models[Role.TARGET]
 
@@ -100,13 +105,13 @@ def portable_name(name: str) -> str:
 def gather(
     loaded: LoadedRecipe,
     host: Host,
+    backend: Backend,
     watch: Progress,
     *,
-    is_whole: bool = False,
     offline: bool = False,
     asks: bool = True,
 ) -> PlanFacts:
-    """Reads the models, each file once, and returns the facts; weights are not downloaded.
+    """Reads the models as a backend does, and returns the facts; weights are not downloaded.
 
     With `offline` a published model that the Hub does not give is what trtspec's table says of it. Without
     `asks`, which goes with `offline`, the Hub is not asked. Raises ModelError, TensorError or DatasetError
@@ -123,20 +128,16 @@ def gather(
             models[role] = ModelFacts(model.model, None, known[role], absent, adapter=adapter, not_read=place)
             continue
         commit = None if place == loaded.locations[role] else place.name
-        tokenizer = tokenizer_files(place)
-        names = {*CONFIGS, INDEX, *TOKENIZER_FILES, *tokenizer}
-        read = stamps([*(place / name for name in sorted(names)), *place.glob("*.safetensors")]) | read
+        read = stamps(known_files(place)) | read
         if has_head and role is Role.DRAFT:
             head = _head(model.model, commit, place, models[Role.TARGET].source)
             continue
-        source = read_model(place, whole=is_whole)
-        found = {file.name: file for file in (*source.files, *(place / name for name in tokenizer))}
-        told = digests_of_blobs(place) if is_whole and commit is not None else {}
-        files = {name: told.get(name, file) for name, file in found.items()}
+        source = backend.read(place)
+        files = {file.name: file for file in source.files}
         models[role] = ModelFacts(model.model, commit, source, files, adapter=adapter)
-    models = {role: _with_texts(recipe, role, facts, here, asks=asks) for role, facts in models.items()}
     if recipe.draft and not has_head:
         models[Role.DRAFT] = _draft(recipe.draft, models)
+    models = {role: _with_texts(recipe, role, facts, here, asks=asks) for role, facts in models.items()}
     return PlanFacts(models, host, head, _serving_code(), read)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
-from trtspec.backends.recipes import runner_of
+from trtspec.backends.table import runner_of
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert_options import Mapping as RankMapping
 from trtspec.checkpoint.convert_options import misfit

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
@@ -17,7 +17,7 @@ from trtspec.base.atomic import write_atomically
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import ChangedError
 from trtspec.base.progress import Advance, Progress, no_progress
-from trtspec.models.download import digests_of_weights, downloaded
+from trtspec.models.download import located
 from trtspec.models.source import open_file
 from trtspec.pipeline.run.step import Digested, Step
 
@@ -52,13 +52,18 @@ class FileDigests:
     """Keeps digests in a small file, by device, inode, size and modification time.
 
     Two hard links are one file. Files of a gigabyte or more, together, are read under `watch`. `sources` are
-    the files that a plan has read, as they were before; one that was not there is to stay away.
+    the files that a plan has read, as they were before; one that was not there is to stay away. `trusted` is
+    as for `located`.
     """
 
     def __init__(
-        self, store: Path, watch: Progress, sources: Mapping[Path, Stamp | None] | None = None
+        self,
+        store: Path,
+        watch: Progress,
+        sources: Mapping[Path, Stamp | None] | None = None,
+        trusted: Collection[Path] = (),
     ) -> None:
-        self._store, self._watch = store, watch
+        self._store, self._watch, self._trusted = store, watch, trusted
         self._known: dict[str, str] = _read(store)
         self._sources = dict(sources or {})
 
@@ -104,20 +109,15 @@ class FileDigests:
     def filled(self, data: Any, name: str) -> Any:
         """Returns data of JSON as in `Step.made_of`, with the digests in it.
 
-        The Hub tells the SHA-256 of weights that were not downloaded. `name` is as for `of_all`.
+        `name` is as for `of_all`.
         """
-        files = {file: downloaded(file) for file in files_in(data)}
-        told = {
-            folder / weights: sha
-            for folder in {file.parent for file in files.values()}
-            for weights, sha in digests_of_weights(folder).items()
-        }
-        own = [file for file in files.values() if file not in told]
-        self.note(own)
-        told |= self.of_all(own, name)
+        places, known = located(files_in(data), self._trusted)
+        unknown = [place for place in places.values() if place not in known]
+        self.note(unknown)
+        known |= self.of_all(unknown, name)
 
         def plain(part: Any) -> str:
-            return digest_of(_plain(part.of, plain)) if isinstance(part, Digested) else told[files[part]]
+            return digest_of(_plain(part.of, plain)) if isinstance(part, Digested) else known[places[part]]
 
         return _plain(data, plain)
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from trtspec.base.digest import digest_of
 from trtspec.base.roles import Role
 from trtspec.pipeline.plan.resolved import Resolved
+from trtspec.pipeline.run.records import FileDigests
 from trtspec.pipeline.run.step import Step, name_of
-from trtspec.pipeline.steps import build, calibrate, choose_layers, convert
+from trtspec.pipeline.steps import (
+    build,
+    calibrate,
+    choose_layers,
+    convert,
+    copy_tokenizer,
+    write_repository,
+)
 from trtspec.pipeline.store import transfer
 from trtspec.pipeline.store.entry import Entry, Platform, platform_of
 from trtspec.pipeline.store.store import Store
@@ -25,6 +34,38 @@ class StoredEngine:
 
     store: Store
     entry: Entry
+
+
+def key_of(role: Role | None, resolved: Resolved, steps: Iterable[Step], digests: FileDigests) -> str:
+    """Returns what stores know an engine by, or else the build, however its engines are made.
+
+    `steps` are those that make everything here but the manifest.
+    """
+    made = [step for step in steps if step.output]
+    if role:
+        makers = (step for step in made if step.role is role and step.kind in MAKERS)
+        return digest_of([digests.of_step(step) for step in makers])
+    served = (*copy_tokenizer.outputs(resolved), write_repository.OUTPUT)
+    own = [digests.of_step(step) for step in made if step.output in served]
+    engines = [key_of(engine, resolved, made, digests) for engine in resolved.engines]
+    return digest_of([resolved.loaded.digest, own, engines])
+
+
+def unbuilt(
+    resolved: Resolved,
+    steps: Sequence[Step],
+    digests: FileDigests,
+    undone: Collection[str],
+    tensorrt: str | None,
+) -> Iterator[tuple[Role, Platform, str]]:
+    """Yields the engines that would have to be built, with the platform and the key of each in a store.
+
+    `undone` names the steps that are not done. `tensorrt` is as for `engine_platform`.
+    """
+    for role in resolved.engines:
+        if name_of(build.KIND, role) in undone:
+            key = key_of(role, resolved, steps, digests)
+            yield role, engine_platform(resolved, role, tensorrt), key
 
 
 def engine_platform(resolved: Resolved, role: Role, tensorrt: str | None) -> Platform:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtspec.backends.recipes import runner_of
+from trtspec.backends.table import runner_of
 from trtspec.base.errors import ModelError, RecipeError
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from trtspec.backends.recipes import runner_of
+from trtspec.backends.table import runner_of
 from trtspec.base.roles import Role
 from trtspec.methods.table import METHODS
 from trtspec.recipe.loader import LoadedRecipe

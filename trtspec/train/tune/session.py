@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trtspec.backends.recipes import runner_of
+from trtspec.backends.table import runner_of
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import DatasetError, RecipeError, TrtspecError, UnavailableError
 from trtspec.base.progress import Progress

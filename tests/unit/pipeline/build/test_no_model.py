@@ -14,8 +14,7 @@ import trtspec
 from trtspec.backends.recipes import load
 from trtspec.base.errors import ModelError
 from trtspec.models.source import TIED, UNTIED, read_source
-from trtspec.pipeline.build.plan import PlanRequest
-from trtspec.pipeline.build.preflight import look_here
+from trtspec.pipeline.build.plan import PlanRequest, look_here
 from trtspec.pipeline.inspection.folder import inspect
 from trtspec.pipeline.machine.host import Host
 

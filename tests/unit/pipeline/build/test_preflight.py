@@ -23,8 +23,7 @@ from trtspec.base.errors import UnavailableError
 from trtspec.base.progress import no_progress
 from trtspec.base.roles import Role
 from trtspec.models.download import headers_of
-from trtspec.pipeline.build.plan import PlanRequest
-from trtspec.pipeline.build.preflight import look_ahead
+from trtspec.pipeline.build.plan import PlanRequest, look_ahead
 from trtspec.pipeline.run.records import FileDigests
 from trtspec.pipeline.steps.steps import Stage
 from trtspec.recipe.releases import release_of

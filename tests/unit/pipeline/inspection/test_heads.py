@@ -17,8 +17,7 @@ from trtspec.backends.recipes import load
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Severity
 from trtspec.cli.app import app
-from trtspec.pipeline.build.plan import PlanRequest
-from trtspec.pipeline.build.preflight import look_here
+from trtspec.pipeline.build.plan import PlanRequest, look_here
 from trtspec.pipeline.inspection.folder import inspect
 from trtspec.pipeline.inspection.pair import PairReport
 from trtspec.pipeline.machine.host import Host

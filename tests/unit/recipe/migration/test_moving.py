@@ -9,7 +9,8 @@ import yaml
 from typer.testing import CliRunner
 
 from trtspec.backends.moving import MovedRecipe, move
-from trtspec.backends.recipes import load, loads, runner_of
+from trtspec.backends.recipes import load, loads
+from trtspec.backends.table import runner_of
 from trtspec.base.errors import RecipeError
 from trtspec.cli.app import app
 from trtspec.recipe.backends import NAMES
