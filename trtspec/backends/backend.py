@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
+from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.recipe import gpus
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trtspec.base.errors import TrtspecError
-    from trtspec.base.findings import Finding
     from trtspec.checkpoint.convert_options import ConvertOptions
     from trtspec.checkpoint.engine_draft import EngineDraft
     from trtspec.models.pair import Member
@@ -158,6 +158,46 @@ class Backend(ABC):
     @abstractmethod
     def contradictions(self, recipe: Recipe) -> Iterator[Finding]:
         """Finds keys that it does not have, or that contradict each other there."""
+
+    def unsupported(self, recipe: Recipe) -> Iterator[Finding]:
+        """Finds a method that it or its release does not run, an unknown release, and a missing GPU."""
+        version, method = recipe.engine.release, recipe.speculation.method.kind
+        flaw = self.release_flaw(version) if version else None
+        if flaw:
+            yield Finding("engine.release", *flaw)
+        found = self.refusal(method, version)
+        if found and not found.releases:
+            problem = f"{self.name} does not run {method}: {found.reason}"
+            yield Finding("speculation.method", problem, "write another method, or another engine.backend")
+        elif found and not flaw:
+            problem = f"{self.name} {version or self.versions[0]} does not run {method}: {found.reason}"
+            yield Finding("engine.release", problem, f"write release: {found.releases[0]}, or another method")
+        if recipe.hardware.gpu == gpus.NONE and self.needs_gpu:
+            problem = f"gpu is none, but {self.needs_gpu}"
+            yield Finding("engine.backend", problem, "write backend: torch, or name a GPU in hardware.gpu")
+
+    def precision_flaws(self, model: RecipeModel, role: Role, gpu_name: str) -> Iterator[Finding]:
+        """Finds a precision of a model that it does not run, or not on this GPU."""
+        quantization = model.quantization
+        if quantization.calibration and quantization.weights != "fp8":
+            yield Finding(
+                f"{role}.quantization.calibration",
+                "there is nothing to calibrate without fp8 weights",
+                "write weights: fp8",
+            )
+        if self.float32_flaw and model.dtype == "float32":
+            repair = "write float16, bfloat16 or auto, or backend: torch"
+            yield Finding(f"{role}.dtype", self.float32_flaw, repair)
+        gpu = gpus.GPUS.get(gpu_name)
+        if not self.emulates_fp8 and gpu and quantization.weights == "fp8" and not gpu.fp8:
+            problem = f"{gpu.label} (SM {gpu.sm}) has no FP8; it came with SM 89"
+            yield Finding(
+                f"{role}.quantization.weights", problem, f"write weights: {gpus.NONE}, or name another GPU"
+            )
+
+    def flaws_of_engines(self, recipe: Recipe) -> Iterator[Finding]:
+        """Finds what engines of its own cannot have, even of a recipe for another backend."""
+        return iter(())
 
     def lacking_on_clusters(self, recipe: Recipe) -> Iterator[Finding]:
         """Finds keys of `kubernetes` that it does not have; they are no part of a build."""

@@ -64,7 +64,7 @@ from trtspec.recipe import devices, gpus, releases
 from trtspec.recipe.build_options import SIZES, Value, is_on, option_problem
 from trtspec.recipe.devices import CPU
 from trtspec.recipe.loader import lacking
-from trtspec.recipe.schema import BLS_MODELS, Recipe, RecipeModel
+from trtspec.recipe.schema import BLS_MODELS, NOT_OF_HEADS, Draft, Recipe, RecipeModel
 
 _DEVICE = "draft.device"
 _REMOVE = "remove this line"
@@ -353,6 +353,25 @@ class EngineBackend(Planner):
     def longest(self, source: Source, role: Role) -> Iterator[tuple[int, str]]:
         """Yields the lengths, drafts included, beyond which it cannot reuse a KV cache, and why."""
         return iter(())
+
+    def flaws_of_engines(self, recipe: Recipe) -> Iterator[Finding]:
+        draft, method = recipe.draft, recipe.speculation.method
+        usual = Draft(model=draft.model) if draft and method.is_head else None
+        for key in NOT_OF_HEADS if usual else ():
+            if getattr(draft, key) != getattr(usual, key):
+                problem = f"a head runs in its target's engine, as the target does: method is {method.kind}"
+                yield Finding(f"draft.{key}", problem, _REMOVE)
+        if recipe.kubernetes.secrets.hub:
+            problem = "pods pull engines from the store, and nothing from the Hub"
+            repair = "remove this line; jobs have kubernetes.build.secret"
+            yield Finding("kubernetes.secrets.hub", problem, repair)
+
+    def precision_flaws(self, model: RecipeModel, role: Role, gpu_name: str) -> Iterator[Finding]:
+        if model.quantization.kv_cache == "fp8" and model.quantization.weights != "fp8":
+            # The builder would switch paged context FMHA off, without which a target verifies nothing.
+            problem, repair = "an fp8 KV cache needs fp8 weights", "write weights: fp8 too, or kv_cache: none"
+            yield Finding(f"{role}.quantization.kv_cache", problem, repair)
+        yield from super().precision_flaws(model, role, gpu_name)
 
     def contradictions(self, recipe: Recipe) -> Iterator[Finding]:
         yield from lacking(recipe, _LACKING)

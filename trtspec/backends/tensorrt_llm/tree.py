@@ -16,8 +16,8 @@ from trtspec.base.errors import ModelError
 from trtspec.base.findings import errors
 from trtspec.checkpoint.engine_draft import EngineDraft
 from trtspec.methods.table import NODES
-from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import HeadDescription
+from trtspec.models.pair import check_head
 from trtspec.models.source import Source, Tensor
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import Choices, ChoicesTree
 

@@ -19,11 +19,10 @@ from trtspec.checkpoint.blueprint import Prequantized, check_tensors, read_prequ
 from trtspec.checkpoint.tensors import FP8
 from trtspec.models.download import cached_folder
 from trtspec.models.families import family_of
-from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import is_head, read_head
 from trtspec.models.mtp import mtp_layers
-from trtspec.models.pair import compare, past_embedding, read_member
+from trtspec.models.pair import check_head, compare, past_embedding, read_member
 from trtspec.models.source import (
     DTYPES,
     PICKLES,

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from trtspec.backends.backend import Backend
 from trtspec.base.findings import Finding, Severity
 from trtspec.base.roles import Role
-from trtspec.models.heads.check import check_head
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.mtp import MtpLayers, mtp_layers
-from trtspec.models.pair import Member, compare, past_embedding, refuse
+from trtspec.models.pair import Member, compare, compare_head, past_embedding, refuse
 from trtspec.models.source import Source
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
@@ -98,13 +97,3 @@ def inspect_pair(
         findings += [found for found in compared if found not in alone]
     findings.sort(key=lambda found: found.severity is not Severity.ERROR)
     return PairReport(loaded, sides, unseen, findings, alone, head)
-
-
-def compare_head(head: HeadDescription, method: str, target: Source) -> list[Finding]:
-    """Returns what is wrong with a head as the draft of this target, by this method of a recipe."""
-    findings = check_head(head, target)
-    if head.method != method:
-        problem = f"is {method}, but the draft is a head of method {head.method}"
-        repair, effect = f"speculation.method: {head.method}", "the head cannot draft by this method"
-        findings.insert(0, Finding("speculation.method", problem, repair, effect=effect))
-    return findings

@@ -25,7 +25,7 @@ from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.run.records import Stamp, stamps
 from trtspec.recipe.layers import AUTO
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.schema import Draft, Recipe, RecipeModel
+from trtspec.recipe.schema import Recipe, RecipeModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,10 @@ def gather(
         files = {file.name: file for file in source.files}
         models[role] = ModelFacts(model.model, commit, source, files, adapter=adapter)
     if recipe.draft and not has_head:
-        models[Role.DRAFT] = _draft(recipe.draft, models)
+        target, draft = models[Role.TARGET], models[Role.DRAFT]
+        source, are_read = draft_of(draft.source, recipe.draft), not (target.not_read or draft.not_read)
+        common = num_common(target.source, source) if are_read else 0
+        models[Role.DRAFT] = replace(draft, source=source, num_common=common)
     models = {role: _with_texts(recipe, role, facts, here, asks=asks) for role, facts in models.items()}
     return PlanFacts(models, host, head, _serving_code(), read)
 
@@ -179,14 +182,6 @@ def _with_texts(recipe: Recipe, role: Role, facts: ModelFacts, here: Path, *, as
         # The Hub is not asked for the texts of a model that it does not give.
         return replace(facts, dataset=Dataset(texts, Path(texts), None), search=search)
     return replace(facts, dataset=find_dataset(texts, here, asks=asks) if texts else None, search=search)
-
-
-def _draft(draft: Draft, models: Mapping[Role, ModelFacts]) -> ModelFacts:
-    """Returns the facts of the draft beside its target: the layers of it that it is, and what both share."""
-    target, facts = models[Role.TARGET], models[Role.DRAFT]
-    source = draft_of(facts.source, draft)
-    common = 0 if target.not_read or facts.not_read else num_common(target.source, source)
-    return replace(facts, source=source, num_common=common)
 
 
 def _adapter(model: RecipeModel, here: Path) -> dict[str, Path]:

@@ -104,14 +104,16 @@ class FileDigests:
 
     def of_step(self, step: Step) -> str:
         """Returns the digest of all that a step's output depends on."""
-        return digest_of(self.filled(step.made_of, step.inputs[0] if step.inputs else step.name))
+        made_of = self.filled(step.made_of, step.inputs[0] if step.inputs else step.name)
+        return digest_of(made_of)
 
     def filled(self, data: Any, name: str) -> Any:
         """Returns data of JSON as in `Step.made_of`, with the digests in it.
 
         `name` is as for `of_all`.
         """
-        places, known = located(files_in(data), self._trusted)
+        files = files_in(data)
+        places, known = located(files, self._trusted)
         unknown = [place for place in places.values() if place not in known]
         self.note(unknown)
         known |= self.of_all(unknown, name)
@@ -187,6 +189,11 @@ class Record:
     seconds: float
     """The time that it took."""
 
+    @property
+    def made(self) -> str:
+        """One digest for all that it made."""
+        return digest_of(dict(self.files))
+
 
 def read_records(build: Path) -> dict[str, Record]:
     """Returns the records by the names of the steps; none if their file is missing or damaged."""
@@ -244,15 +251,15 @@ def is_done(step: Step, records: dict[str, Record], build: Path, digests: FileDi
     record = records.get(step.name)
     return (
         record is not None
-        and record.digest == digests.of_step(step)
         and record.inputs == inputs_of(step, records)
+        and record.digest == digests.of_step(step)
         and record.files == files_of(step, build, digests)
     )
 
 
 def inputs_of(step: Step, records: dict[str, Record]) -> dict[str, str]:
     """Returns one digest for the files of each step that this one comes after."""
-    return {name: digest_of(dict(records[name].files)) for name in step.after if name in records}
+    return {name: records[name].made for name in step.after if name in records}
 
 
 def files_of(step: Step, build: Path, digests: FileDigests) -> dict[str, str]:

@@ -42,13 +42,16 @@ def key_of(role: Role | None, resolved: Resolved, steps: Iterable[Step], digests
     `steps` are those that make everything here but the manifest.
     """
     made = [step for step in steps if step.output]
+    made_of: list[Any]
     if role:
         makers = (step for step in made if step.role is role and step.kind in MAKERS)
-        return digest_of([digests.of_step(step) for step in makers])
-    served = (*copy_tokenizer.outputs(resolved), write_repository.OUTPUT)
-    own = [digests.of_step(step) for step in made if step.output in served]
-    engines = [key_of(engine, resolved, made, digests) for engine in resolved.engines]
-    return digest_of([resolved.loaded.digest, own, engines])
+        made_of = [digests.of_step(step) for step in makers]
+    else:
+        served = (*copy_tokenizer.outputs(resolved), write_repository.OUTPUT)
+        own = [digests.of_step(step) for step in made if step.output in served]
+        engines = [key_of(engine, resolved, made, digests) for engine in resolved.engines]
+        made_of = [resolved.loaded.digest, own, engines]
+    return digest_of(made_of)
 
 
 def unbuilt(

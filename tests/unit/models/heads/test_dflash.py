@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from tests.fakes.heads import write_head
 from tests.unit.pipeline.inspection.test_heads import TARGET
 from trtspec.base.errors import ModelError, TensorError
-from trtspec.models.heads.check import check_head
 from trtspec.models.heads.dflash import DFlashDescription
 from trtspec.models.heads.reading import read_head
+from trtspec.models.pair import check_head
 from trtspec.models.source import read_source
 
 

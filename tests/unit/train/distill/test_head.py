@@ -19,10 +19,10 @@ from tests.fakes.engine_dir import tiny_model
 from tests.unit.train.distill.conftest import Run
 from trtspec.base.errors import ModelError
 from trtspec.measure.workloads.recorded import Recorded, append_recorded
-from trtspec.models.heads.check import check_head
 from trtspec.models.heads.eagle3 import Eagle3Description
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head
+from trtspec.models.pair import check_head
 from trtspec.models.source import read_source
 from trtspec.train.distill.distillation import Distilled
 from trtspec.train.distill.head import layer_of

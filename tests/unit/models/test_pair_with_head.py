@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.fakes.heads import write_head, written
 from trtspec.base.findings import Finding, Severity
-from trtspec.models.heads.check import check_head
 from trtspec.models.heads.reading import read_head
+from trtspec.models.pair import check_head
 from trtspec.models.source import Source, read_source
 
 SIZES: dict[str, Any] = {
