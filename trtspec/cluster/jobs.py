@@ -213,14 +213,14 @@ def work_folder(output: Path, role: Role) -> Path:
 
 def look(store: Store, made: BuildPlan) -> PendingBuild:
     """Returns what is still to be built of a plan that was made for a store; raises StoreError."""
-    resolved = made.resolved
-    pair = Product(engine_platform(resolved, Role.TARGET, None), made.key(None))
+    resolved, keys = made.resolved, made.keys()
+    pair = Product(engine_platform(resolved, Role.TARGET, None), keys[None])
     if entry := store.find(pair.platform, pair.key):
         return PendingBuild(made, pair, entry, {}, {})
     undone = pending(made.own_steps, made.output, made.digests)
     engines = {
         role: Product(platform, key)
-        for role, platform, key in unbuilt(resolved, made.own_steps, made.digests, undone, None)
+        for role, platform, key in unbuilt(resolved, keys, undone, None)
         if not store.find(platform, key)
     }
     stages = {role: _stages(made, role) for role in engines}

@@ -1,4 +1,4 @@
-"""Makes a draft of some of the target's layers. It needs no training and no download.
+"""Makes a draft of the target: of some of its layers, which needs no training and no download, or of a head.
 
 Draft & Verify (Zhang et al. 2023, arXiv 2309.08168), LayerSkip (Elhoushi et al. 2024, arXiv 2404.16710) and
 SWIFT (Xia et al. 2024, arXiv 2410.06916) draft with the target's layers too.
@@ -17,6 +17,7 @@ import numpy as np
 
 from trtspec.base.errors import ModelError
 from trtspec.models.download import is_headers_only
+from trtspec.models.heads.head import HeadDescription
 from trtspec.models.source import HfConfig, Source
 from trtspec.recipe.layers import usual_count
 from trtspec.recipe.schema import Draft
@@ -51,6 +52,22 @@ def draft_of(source: Source, draft: Draft) -> Source:
         problem = f"has {of} layers, so a draft of {count} layers would leave none out"
         raise ModelError(source.folder, problem, "set a smaller layer_search.count, or use a draft model")
     return of_layers(source, spread(count, of))
+
+
+def head_on(head: HeadDescription, target: Source) -> Source:
+    """Returns the draft that a head is; it reads the target's states, so its sizes are the target's."""
+    layer = head.layer or {"num_hidden_layers": 0}
+    return replace(
+        target,
+        folder=head.folder,
+        vocab_size=head.draft_vocab_size,
+        num_hidden_layers=layer["num_hidden_layers"],
+        num_attention_heads=layer.get("num_attention_heads", target.num_attention_heads),
+        num_key_value_heads=layer.get("num_key_value_heads", target.num_key_value_heads),
+        head_size=layer.get("head_dim", target.head_size),
+        scheme=None,
+        tensors=head.tensors,
+    )
 
 
 def of_layers(source: Source, layers: Sequence[int]) -> Source:

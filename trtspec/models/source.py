@@ -27,7 +27,7 @@ from math import prod
 from pathlib import Path
 from stat import S_ISDIR, S_ISFIFO, S_ISSOCK
 from types import MappingProxyType
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeAlias, TypeVar
 
 from trtspec.base.errors import ModelError, TensorError
 from trtspec.base.units import three_digits
@@ -52,6 +52,24 @@ def open_file(file: Path) -> BinaryIO:
     has_file(file)
     # It is not waited for either if a pipe takes its place now.
     return open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))
+
+
+Stamp: TypeAlias = tuple[str, int]
+"""What tells a file from another in its place: what its digest is kept by, and the time of its status."""
+
+
+def stamp_of(file: Path) -> Stamp | None:
+    """Returns the stamp of a file; None for one that is not there."""
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return key_of(stat), stat.st_ctime_ns
+
+
+def key_of(stat: os.stat_result) -> str:
+    """Returns what a file's digest is kept by."""
+    return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
 
 
 def read_file(file: Path) -> bytes:
@@ -652,10 +670,11 @@ def tokenizer_files(folder: Path) -> list[str]:
     return [name for name in names if has_file(folder / name)]
 
 
-def known_files(folder: Path) -> list[Path]:
-    """Returns the files that make a model what it is: configs, tokenizer, weights; there or not."""
+def stamps_of(folder: Path) -> dict[Path, Stamp | None]:
+    """Returns the stamps of the files that make a model what it is: configs, tokenizer, weights."""
     names = sorted({*CONFIGS, INDEX, *TOKENIZER_FILES, *tokenizer_files(folder)})
-    return [*(folder / name for name in names), *folder.glob("*.safetensors")]
+    files = [*(folder / name for name in names), *folder.glob("*.safetensors")]
+    return {file: stamp_of(file) for file in files}
 
 
 def read_source(folder: Path, *, whole: bool = False, written: HfConfig | None = None) -> Source:

@@ -134,6 +134,11 @@ class HeadDescription(ABC):
         return sum(tensor.elements for name, tensor in self.tensors.items() if name not in MAPPING)
 
     @property
+    def files(self) -> list[Path]:
+        """The files that it is read from."""
+        return sorted({self.folder / "config.json", *(tensor.file for tensor in self.tensors.values())})
+
+    @property
     def num_parts(self) -> tuple[str, int]:
         """The keys of `config.json` that count the head's parts, and their number: each has a tensor."""
         return "num_hidden_layers", self.layer["num_hidden_layers"]

@@ -129,7 +129,7 @@ def _leased(
     resolved, tensorrt = made.resolved, made.facts.host.versions.get("tensorrt")
     engines = {
         (platform.folder, key): (role, platform)
-        for role, platform, key in unbuilt(resolved, made.own_steps, made.digests, made.pending(), tensorrt)
+        for role, platform, key in unbuilt(resolved, made.keys(), made.pending(), tensorrt)
     }
     with ExitStack() as held:
         leases = dict[Role, StoreLease]()
@@ -173,16 +173,15 @@ def push_build(store: Store, made: BuildPlan, watch: Progress, only: Role | None
 
 def _push_held(store: Store, made: BuildPlan, watch: Progress, only: Role | None) -> list[Entry]:
     """Pushes a build directory that is locked."""
-    resolved, folder = made.resolved, made.output
+    resolved, folder, keys = made.resolved, made.output, made.keys()
     roles = (only,) if only else tuple(resolved.engines)
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     platforms = {role: engine_platform(resolved, role, manifest["tools"].get("tensorrt")) for role in roles}
     things: list[tuple[Content, Platform, str, Path, tuple[str, ...]]] = [
-        (role.value, platforms[role], made.key(role), folder / build_step.engine(role), (".",))
-        for role in roles
+        (role.value, platforms[role], keys[role], folder / build_step.engine(role), (".",)) for role in roles
     ]
     if only is None:
-        things.append(("pair", platforms[Role.TARGET], made.key(None), folder, _served(resolved)))
+        things.append(("pair", platforms[Role.TARGET], keys[None], folder, _served(resolved)))
     pushed = []
     for content, platform, key, path, paths in things:
         if store.find(platform, key):

@@ -33,7 +33,7 @@ from trtspec.pipeline.run.records import FOLDER, FileDigests, has_records, pendi
 from trtspec.pipeline.run.runner import check_ours, named, prepare
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import build, check_pair, convert
-from trtspec.pipeline.steps.pull import StoredEngine, key_of, unbuilt
+from trtspec.pipeline.steps.pull import StoredEngine, keys_of, unbuilt
 from trtspec.pipeline.steps.steps import Stage, all_steps, up_to
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe import gpus
@@ -99,13 +99,13 @@ class BuildPlan:
         """Returns the digest of a step; None if it is made of files that are not to be read."""
         return self.digests.of_step(step) if self.is_complete else unread_digest(step)
 
-    def key(self, role: Role | None) -> str:
-        """Returns what stores know an engine by, or else the build."""
-        return key_of(role, self.resolved, self.own_steps, self.digests)
+    def keys(self) -> dict[Role | None, str]:
+        """Returns what stores know each engine by, and under None the build."""
+        return keys_of(self.resolved, self.own_steps, self.digests.of_steps(self.own_steps))
 
     def check_key(self, role: Role | None, asked: str) -> None:
         """Raises UnavailableError if the plan would make another engine or build than the key names."""
-        if self.key(role) != asked:
+        if self.keys()[role] != asked:
             problem = f"would make another {role or 'pair'} than the planned one, {asked[:12]}"
             repair = "the recipe, a model or trtspec has changed since the job was planned: plan it again"
             raise UnavailableError(self.resolved.loaded.path, problem, repair)
@@ -219,7 +219,7 @@ def completed(made: BuildPlan, store: Store | None) -> BuildPlan:
     """
     undone = pending(made.own_steps, made.output, made.digests)
     tensorrt, found = made.facts.host.versions.get("tensorrt"), dict[Role, StoredEngine]()
-    engines = list(unbuilt(made.resolved, made.own_steps, made.digests, undone, tensorrt)) if store else []
+    engines = list(unbuilt(made.resolved, made.keys(), undone, tensorrt)) if store else []
     # It may have waited for another builder since it read them.
     made.digests.check()
     for role, platform, key in engines:

@@ -18,11 +18,10 @@ from trtspec.checkpoint.calibrate.texts import Dataset, find_dataset
 from trtspec.models.download import fetch, find_models, is_headers_only
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head
-from trtspec.models.layers import draft_of, num_common
+from trtspec.models.layers import draft_of, head_on, num_common
 from trtspec.models.published import published
-from trtspec.models.source import SINGLE, TOKENIZER_FILES, Source, has_file, known_files
+from trtspec.models.source import SINGLE, TOKENIZER_FILES, Source, Stamp, has_file, stamps_of
 from trtspec.pipeline.machine.host import Host
-from trtspec.pipeline.run.records import Stamp, stamps
 from trtspec.recipe.layers import AUTO
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Recipe, RecipeModel
@@ -122,25 +121,27 @@ def gather(
     models, head, read = dict[Role, ModelFacts](), None, dict[Path, Stamp | None]()
     for role, place in find_models(loaded, known, watch, asks=asks).items():
         model = recipe.models[role]
-        adapter = _adapter(model, here)
         if not isinstance(place, Path):
             absent = {name: known[role].folder / name for name in ("config.json", "tokenizer.json", SINGLE)}
-            models[role] = ModelFacts(model.model, None, known[role], absent, adapter=adapter, not_read=place)
+            models[role] = ModelFacts(model.model, None, known[role], absent, not_read=place)
             continue
         commit = None if place == loaded.locations[role] else place.name
-        read = stamps(known_files(place)) | read
+        read = stamps_of(place) | read
         if has_head and role is Role.DRAFT:
-            head = _head(model.model, commit, place, models[Role.TARGET].source)
+            found = read_head(place)
+            source = head_on(found, models[Role.TARGET].source)
+            files = {file.name: file for file in found.files}
+            head = HeadFacts(model.model, commit, source, files, head=found)
             continue
         source = backend.read(place)
         files = {file.name: file for file in source.files}
-        models[role] = ModelFacts(model.model, commit, source, files, adapter=adapter)
+        models[role] = ModelFacts(model.model, commit, source, files)
     if recipe.draft and not has_head:
         target, draft = models[Role.TARGET], models[Role.DRAFT]
         source, are_read = draft_of(draft.source, recipe.draft), not (target.not_read or draft.not_read)
         common = num_common(target.source, source) if are_read else 0
         models[Role.DRAFT] = replace(draft, source=source, num_common=common)
-    models = {role: _with_texts(recipe, role, facts, here, asks=asks) for role, facts in models.items()}
+    models = {role: _complete(recipe, role, facts, here, asks=asks) for role, facts in models.items()}
     return PlanFacts(models, host, head, _serving_code(), read)
 
 
@@ -152,28 +153,11 @@ def _published(recipe: Recipe) -> dict[Role, Source]:
     return {role: source for role, source in found.items() if source}
 
 
-def _head(name: str, commit: str | None, folder: Path, target: Source) -> HeadFacts:
-    """Returns the facts of a head; it reads the target's states, so its sizes are the target's."""
-    head = read_head(folder)
-    tensors, layer = head.tensors, head.layer or {"num_hidden_layers": 0}
-    source = replace(
-        target,
-        folder=folder,
-        vocab_size=head.draft_vocab_size,
-        num_hidden_layers=layer["num_hidden_layers"],
-        num_attention_heads=layer.get("num_attention_heads", target.num_attention_heads),
-        num_key_value_heads=layer.get("num_key_value_heads", target.num_key_value_heads),
-        head_size=layer.get("head_dim", target.head_size),
-        scheme=None,
-        tensors=tensors,
-    )
-    files = {folder / "config.json", *(tensor.file for tensor in tensors.values())}
-    return HeadFacts(name, commit, source, {file.name: file for file in sorted(files)}, head=head)
-
-
-def _with_texts(recipe: Recipe, role: Role, facts: ModelFacts, here: Path, *, asks: bool) -> ModelFacts:
-    """Returns the facts with the texts that the model is calibrated with, and its layers are chosen by."""
-    calibration, draft = recipe.calibration(recipe.models[role]), recipe.draft
+def _complete(recipe: Recipe, role: Role, facts: ModelFacts, here: Path, *, asks: bool) -> ModelFacts:
+    """Returns the facts with the adapter, and the texts for the calibration and the choice of layers."""
+    model, draft = recipe.models[role], recipe.draft
+    facts = replace(facts, adapter=_adapter(model, here))
+    calibration = recipe.calibration(model)
     texts = calibration.dataset if calibration and not facts.source.scheme else None
     is_searched = role is Role.DRAFT and draft and draft.layers_of_target == AUTO
     samples = recipe.layer_texts if is_searched else None

@@ -11,41 +11,19 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeAlias
+from typing import Any
 
 from trtspec.base.atomic import write_atomically
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import ChangedError
 from trtspec.base.progress import Advance, Progress, no_progress
 from trtspec.models.download import located
-from trtspec.models.source import open_file
+from trtspec.models.source import Stamp, key_of, open_file, stamp_of
 from trtspec.pipeline.run.step import Digested, Step
 
 CHUNK = 4 << 20
 LARGE = 1 << 30
 _AGAIN = "wait until nothing writes to it, and run the same command again"
-
-
-Stamp: TypeAlias = tuple[str, int]
-"""What tells a file from another in its place: what its digest is kept by, and the time of its status."""
-
-
-def stamps(files: Iterable[Path]) -> dict[Path, Stamp | None]:
-    """Returns the stamp of each file; None for one that is not there."""
-    return {file: _stamp(file) for file in files}
-
-
-def _stamp(file: Path) -> Stamp | None:
-    try:
-        stat = file.stat()
-    except OSError:
-        return None
-    return _key(stat), stat.st_ctime_ns
-
-
-def _key(stat: os.stat_result) -> str:
-    """Returns what a file's digest is kept by."""
-    return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
 
 
 class FileDigests:
@@ -69,7 +47,7 @@ class FileDigests:
 
     def note(self, files: Iterable[Path]) -> None:
         """Notes the sources of a build before they are read; a file that is not there is to stay away."""
-        self._sources |= stamps(file for file in files if file not in self._sources)
+        self._sources |= {file: stamp_of(file) for file in files if file not in self._sources}
 
     def check(self) -> None:
         """Raises ChangedError for a source that was replaced, written, added or removed since it was noted.
@@ -77,7 +55,7 @@ class FileDigests:
         A file of which only the status has changed, such as the number of its links, is read again.
         """
         for file, noted in self._sources.items():
-            now = _stamp(file)
+            now = stamp_of(file)
             is_same = now == noted or (now and noted and now[0] == noted[0] and self._is_known(file, now[0]))
             if not is_same:
                 raise ChangedError(file, "has changed since this build began to read it", _AGAIN)
@@ -93,7 +71,7 @@ class FileDigests:
     def of_all(self, files: Sequence[Path], name: str) -> dict[Path, str]:
         """Returns the SHA-256 of each file; `name` tells who watches what they are."""
         stats = {file: file.stat() for file in files}
-        keys = {file: _key(stat) for file, stat in stats.items()}
+        keys = {file: key_of(stat) for file, stat in stats.items()}
         unread = {file: key for file, key in keys.items() if key not in self._known}
         size = sum(stats[file].st_size for file in unread)
         watch = self._watch if size >= LARGE else no_progress
@@ -106,6 +84,10 @@ class FileDigests:
         """Returns the digest of all that a step's output depends on."""
         made_of = self.filled(step.made_of, step.inputs[0] if step.inputs else step.name)
         return digest_of(made_of)
+
+    def of_steps(self, steps: Iterable[Step]) -> dict[str, str]:
+        """Returns the digests of those steps that make something, by their names."""
+        return {step.name: self.of_step(step) for step in steps if step.output}
 
     def filled(self, data: Any, name: str) -> Any:
         """Returns data of JSON as in `Step.made_of`, with the digests in it.
@@ -168,7 +150,7 @@ def _sha256(file: Path, key: str, advance: Advance) -> str:
         while chunk := stream.read(CHUNK):
             sha.update(chunk)
             advance(len(chunk))
-        if _key(os.fstat(stream.fileno())) != key:
+        if key_of(os.fstat(stream.fileno())) != key:
             raise ChangedError(file, "changed while it was read", _AGAIN)
     return sha.hexdigest()
 

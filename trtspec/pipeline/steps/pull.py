@@ -10,7 +10,6 @@ from typing import Any
 from trtspec.base.digest import digest_of
 from trtspec.base.roles import Role
 from trtspec.pipeline.plan.resolved import Resolved
-from trtspec.pipeline.run.records import FileDigests
 from trtspec.pipeline.run.step import Step, name_of
 from trtspec.pipeline.steps import (
     build,
@@ -36,30 +35,23 @@ class StoredEngine:
     entry: Entry
 
 
-def key_of(role: Role | None, resolved: Resolved, steps: Iterable[Step], digests: FileDigests) -> str:
-    """Returns what stores know an engine by, or else the build, however its engines are made.
+def keys_of(resolved: Resolved, steps: Iterable[Step], made_of: Mapping[str, str]) -> dict[Role | None, str]:
+    """Returns what stores know each engine by, and under None the build, however its engines are made.
 
-    `steps` are those that make everything here but the manifest.
+    `steps` are those that make everything here but the manifest; `made_of` has their digests by their names.
     """
     made = [step for step in steps if step.output]
-    made_of: list[Any]
-    if role:
-        makers = (step for step in made if step.role is role and step.kind in MAKERS)
-        made_of = [digests.of_step(step) for step in makers]
-    else:
-        served = (*copy_tokenizer.outputs(resolved), write_repository.OUTPUT)
-        own = [digests.of_step(step) for step in made if step.output in served]
-        engines = [key_of(engine, resolved, made, digests) for engine in resolved.engines]
-        made_of = [resolved.loaded.digest, own, engines]
-    return digest_of(made_of)
+    keys: dict[Role | None, str] = {
+        role: digest_of([made_of[step.name] for step in made if step.role is role and step.kind in MAKERS])
+        for role in resolved.engines
+    }
+    served = (*copy_tokenizer.outputs(resolved), write_repository.OUTPUT)
+    own = [made_of[step.name] for step in made if step.output in served]
+    return {**keys, None: digest_of([resolved.loaded.digest, own, list(keys.values())])}
 
 
 def unbuilt(
-    resolved: Resolved,
-    steps: Sequence[Step],
-    digests: FileDigests,
-    undone: Collection[str],
-    tensorrt: str | None,
+    resolved: Resolved, keys: Mapping[Role | None, str], undone: Collection[str], tensorrt: str | None
 ) -> Iterator[tuple[Role, Platform, str]]:
     """Yields the engines that would have to be built, with the platform and the key of each in a store.
 
@@ -67,8 +59,7 @@ def unbuilt(
     """
     for role in resolved.engines:
         if name_of(build.KIND, role) in undone:
-            key = key_of(role, resolved, steps, digests)
-            yield role, engine_platform(resolved, role, tensorrt), key
+            yield role, engine_platform(resolved, role, tensorrt), keys[role]
 
 
 def engine_platform(resolved: Resolved, role: Role, tensorrt: str | None) -> Platform:
