@@ -77,7 +77,7 @@ class Backend(ABC):
     not."""
     builds_engines: ClassVar[bool]
     """True if trtspec builds engines for it, which its own coordinator serves under Triton."""
-    inside: ClassVar[Mapping[str, type[EngineDraft]]] = {}
+    engine_drafts: ClassVar[Mapping[str, type[EngineDraft]]] = {}
     """The methods whose draft is built into the target's engine, and what is built."""
     packages: ClassVar[tuple[str, ...]] = ()
     """The names that pip may know it by."""
@@ -203,13 +203,13 @@ class Backend(ABC):
         """Finds keys of `kubernetes` that it does not have; they are no part of a build."""
         return iter(())
 
-    def drafts_inside(self, recipe: Recipe) -> bool:
-        """Says whether the target's engine has the draft inside."""
-        return recipe.speculation.method.kind in self.inside
+    def has_engine_draft(self, recipe: Recipe) -> bool:
+        """Says whether the draft is built into the target's engine."""
+        return recipe.speculation.method.kind in self.engine_drafts
 
     def engines(self, recipe: Recipe) -> dict[Role, RecipeModel]:
-        """Returns the models that have an engine, the target first; one with the draft inside is of both."""
-        return {Role.TARGET: recipe.target} if self.drafts_inside(recipe) else recipe.models
+        """Returns the models that have an engine, the target first; one with the draft in it is of both."""
+        return {Role.TARGET: recipe.target} if self.has_engine_draft(recipe) else recipe.models
 
     def ranks(self, recipe: Recipe) -> dict[Role, int]:
         """Returns the number of ranks of each engine, each on a GPU of its own."""

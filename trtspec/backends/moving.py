@@ -77,7 +77,7 @@ def move(before: str, loaded: LoadedRecipe, backend: str, path: Path) -> MovedRe
         findings = [loaded.problem(one.subject, one.problem, one.repair) for one in error.findings]
         raise RecipeError(loaded.path, findings) from None
     if (
-        runner_of(moved.recipe).drafts_inside(moved.recipe) != runner_of(recipe).drafts_inside(recipe)
+        runner_of(moved.recipe).has_engine_draft(moved.recipe) != runner_of(recipe).has_engine_draft(recipe)
         and moved.recipe.written(_LONGEST) is not None
     ):
         text, moved, _ = settle(edit(text, {_LONGEST: None}, path), path)
@@ -108,7 +108,7 @@ def _consequences(before: Recipe, after: Recipe) -> Iterator[Change]:
     old_fp8, new_fp8 = backend_named(old).fp8, backend_named(new).fp8
     was, now = _lengths(before), _lengths(after)
     if was != now:
-        has_none = not is_built or runner_of(after).drafts_inside(after)
+        has_none = not is_built or runner_of(after).has_engine_draft(after)
         reason = "no policy of trtspec there" if has_none else "K follows acceptance and load"
         yield Change("K", was, now, reason)
     for role, model in after.models.items():
@@ -130,7 +130,7 @@ def _consequences(before: Recipe, after: Recipe) -> Iterator[Change]:
 def _lengths(recipe: Recipe) -> str:
     speculation = recipe.speculation
     longest = speculation.num_draft_tokens or speculation.max_draft_len or speculation.largest
-    if runner_of(recipe).drafts_inside(recipe):
+    if runner_of(recipe).has_engine_draft(recipe):
         own = "a tree" if speculation.method.is_head else "its own n-grams"
         return f"{own} of {longest} in every step" if longest else f"{own} in every step"
     is_built = runner_of(recipe).builds_engines

@@ -106,7 +106,7 @@ def planned_replica(resolved: Resolved, speed: ReplicaSpeed, *, has_drafts: bool
         engines = {Role.TARGET: replace(target, options=replace(target.options, max_draft_len=0))}
     sizes: dict[int, int] = {}
     for role, engine in engines.items():
-        ranks = rank_sizes(engine.model.source, engine.checkpoint, engine.draft_inside)
+        ranks = rank_sizes(engine.model.source, engine.checkpoint, engine.engine_draft)
         places: Sequence[int] = placed.of(role) or range(len(ranks))
         for place, size in zip(places, ranks, strict=False):
             sizes[place] = sizes.get(place, 0) + size

@@ -275,7 +275,7 @@ class _Planner:
                 ("--only", role.value, "--until", stage.value),
                 work_folder(self._output, role),
                 gpus=gpus,
-                size=checkpoint_size(engine.model.source, engine.checkpoint, engine.draft_inside),
+                size=checkpoint_size(engine.model.source, engine.checkpoint, engine.engine_draft),
                 after=before,
             )
             before = (job.name,)

@@ -155,7 +155,7 @@ class DeployedBuild:
     def _roles(self) -> tuple[Role, ...]:
         """The models that have an engine here; a draft inside the target's engine has none."""
         target = read_engine(self.folder / Role.TARGET / "engine")
-        return (Role.TARGET,) if target.drafts_inside else tuple(self.recipe.models)
+        return (Role.TARGET,) if target.has_engine_draft else tuple(self.recipe.models)
 
     @cached_property
     def _manifest(self) -> Manifest | None:

@@ -238,8 +238,12 @@ def located(
     places = {file: _downloaded(file) for file in files}
     known = dict[Path, str]()
     for folder in {place.parent for place in places.values()}:
-        told = {**_digests_of_weights(folder), **(_digests_of_blobs(folder) if folder in trusted else {})}
-        known |= {folder / name: sha for name, sha in told.items()}
+        told = folder / _DIGESTS
+        found = json.loads(told.read_text()) if told.is_file() else {}
+        if folder in trusted:
+            blobs = ((file.name, file.readlink().name) for file in folder.iterdir() if file.is_symlink())
+            found |= {name: blob for name, blob in blobs if _SHA256.fullmatch(blob)}
+        known |= {folder / name: sha for name, sha in found.items()}
     return places, known
 
 
@@ -252,18 +256,6 @@ def _downloaded(file: Path) -> Path:
 
     whole = Path(HF_HUB_CACHE, folder.parent.name, "snapshots", folder.name, file.name)
     return whole if whole.is_file() else file
-
-
-def _digests_of_weights(folder: Path) -> Mapping[str, str]:
-    """The SHA-256 of each weight file that was not downloaded, by name; empty for a folder with weights."""
-    file = folder / _DIGESTS
-    return json.loads(file.read_text()) if file.is_file() else {}
-
-
-def _digests_of_blobs(folder: Path) -> Mapping[str, str]:
-    """The SHA-256 that the Hub's cache has for large files of a snapshot, by their names."""
-    called = {file.name: file.readlink().name for file in folder.iterdir() if file.is_symlink()}
-    return {name: blob for name, blob in called.items() if _SHA256.fullmatch(blob)}
 
 
 def is_headers_only(source: Source) -> bool:

@@ -518,8 +518,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 YARN = "yarn"  # whose factor multiplies the length that the model was trained with before
 STRETCHED = ("linear", "dynamic")  # rope types whose factor multiplies max_position_embeddings
-TIED = ("gemma2", "gemma3_text")  # types whose head transformers ties unless their config says otherwise
-UNTIED = ("granite", "llama", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
+TIES = {
+    **dict.fromkeys(("gemma2", "gemma3_text"), True),
+    **dict.fromkeys(("granite", "llama", "mistral", "mixtral", "phi3"), False),
+    **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), False),
+}
+"""Says of a type whether transformers ties its head to the embedding unless the config says otherwise."""
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 CONFIGS = ("config.json", "generation_config.json", "hf_quant_config.json")
 TOKENIZER_FILES = (
@@ -706,7 +710,7 @@ def read_source(folder: Path, *, whole: bool = False, written: HfConfig | None =
 
 def _check_head(source: Source) -> None:
     """Raises TensorError for a model that lacks its head, which the embedding is not in place of."""
-    is_said = source.config.content.get("tie_word_embeddings") is False or source.model_type in UNTIED
+    is_said = source.config.content.get("tie_word_embeddings") is not None or source.model_type in TIES
     lacks = EMBEDDING in source.tensors and not any(name.startswith("lm_head.") for name in source.tensors)
     if lacks and is_said and not source.tie_word_embeddings:
         problem = f"has no {HEAD}, although the head is not the embedding: tie_word_embeddings is false"
@@ -753,7 +757,7 @@ def source_of(
         rotary_base=rotary_base,
         rotary_scaling=rotary_scaling,
         partial_rotary_factor=partial_rotary_factor,
-        tie_word_embeddings=config.get("tie_word_embeddings", bool, model_type in TIED),
+        tie_word_embeddings=config.get("tie_word_embeddings", bool, TIES.get(model_type, False)),
         attention_bias=config.get("attention_bias", bool, False),
         mlp_bias=config.get("mlp_bias", bool, False),
         bos_id=config.token("bos_token_id"),

@@ -17,6 +17,7 @@ from trtspec.checkpoint.blueprint import check_tensors
 from trtspec.checkpoint.calibrate.calibrate import CalibrateOptions
 from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.checkpoint.convert_options import ConvertOptions, misfit
+from trtspec.checkpoint.engine_draft import EngineDraft
 from trtspec.methods.method import AT_ONCE
 from trtspec.methods.table import METHODS
 from trtspec.models.families import FAMILIES, family_of
@@ -26,7 +27,13 @@ from trtspec.models.source import Source
 from trtspec.models.tokenizer import TokenizerTraits
 from trtspec.pipeline.engine.engine_options import BuildOptions, Default, EngineKind
 from trtspec.pipeline.machine.devices import apart
-from trtspec.pipeline.plan.depending import check_cyclic, check_ranks, choose_inside, depending, head_engine
+from trtspec.pipeline.plan.depending import (
+    check_cyclic,
+    check_ranks,
+    choose_engine_draft,
+    depending,
+    head_engine,
+)
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
 from trtspec.pipeline.plan.iteration import (
     MAX_NUM_TOKENS,
@@ -42,7 +49,6 @@ from trtspec.pipeline.plan.resolved import (
     Choice,
     Chooser,
     EnginePlan,
-    InsidePlan,
     Resolved,
     TextBound,
     choose_checkpoint,
@@ -280,14 +286,15 @@ class EngineBackend(Planner):
         release = self.engine_release(choose.loaded.recipe)
         if release:
             choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
-        inside = choose_inside(choose, facts, self)
-        options = _options(choose, facts, inside)
-        target = _engine(choose, Role.TARGET, runners, facts.target, options, inside)
-        if inside:
-            check_ranks(choose, inside, target.checkpoint.mapping)
+        engine_draft = choose_engine_draft(choose, facts, self)
+        heads = facts.head if engine_draft else None
+        options = _options(choose, facts, engine_draft)
+        target = _engine(choose, Role.TARGET, runners, facts.target, options, engine_draft)
+        if engine_draft:
+            check_ranks(choose, engine_draft, target.checkpoint.mapping)
             check_cyclic(choose, facts.target.source, target.options)
-        engines = {Role.TARGET: replace(target, inside=inside)}
-        if facts.head and not inside:
+        engines = {Role.TARGET: replace(target, engine_draft=engine_draft, engine_heads=heads)}
+        if facts.head and not engine_draft:
             engines[Role.DRAFT] = head_engine(engines[Role.TARGET], facts.head)
         elif draft := facts.models.get(Role.DRAFT):
             proposing = replace(options, max_draft_len=0)
@@ -295,7 +302,7 @@ class EngineBackend(Planner):
         engines = _iterations(choose, engines, on_tensorrt=release is not None)
         _check_device(choose, engines)
         coordination, num_draft_tokens, model_name = choose_coordination(
-            choose, engines.values(), options.max_draft_len, inside
+            choose, engines.values(), options.max_draft_len, engine_draft
         )
         engines = depending(choose, engines, coordination.layout)
         return Resolved(
@@ -391,7 +398,7 @@ def _builder(backend: Backend) -> EngineBackend:
     return backend
 
 
-def _options(choose: Chooser, facts: PlanFacts, inside: InsidePlan | None) -> BuildOptions:
+def _options(choose: Chooser, facts: PlanFacts, engine_draft: EngineDraft | None) -> BuildOptions:
     """Returns the sizes that all engines share: the coordinator sends each the whole sequence in every
     round."""
     on_cpu = choose.loaded.recipe.hardware.gpu == gpus.NONE
@@ -400,10 +407,10 @@ def _options(choose: Chooser, facts: PlanFacts, inside: InsidePlan | None) -> Bu
         usual, reason = MAX_DRAFT_LEN_CPU, "a CPU verifies a few tokens at the price of one"
     if largest := choose.loaded.recipe.speculation.largest:
         usual, reason = largest, "the largest K of speculation.schedule"
-    drafts = inside.draft.num_drafted if inside else choose("speculation.max_draft_len", usual, reason)
+    drafts = engine_draft.num_drafted if engine_draft else choose("speculation.max_draft_len", usual, reason)
     usual, reason = choose.loaded.recipe.engine.max_batch_size, "drafts pay at low load"
-    if inside and (most := inside.draft.most_tried):
-        usual, reason = min(usual, most), f"TensorRT-LLM's {inside.draft.report}, is open"
+    if engine_draft and (most := engine_draft.most_tried):
+        usual, reason = min(usual, most), f"TensorRT-LLM's {engine_draft.report}, is open"
     batch = choose("engine.max_batch_size", usual, reason)
     longest = {role: model.source.max_position for role, model in facts.models.items()}
     length = choose_max_seq_len(choose, longest, [LONGEST])
@@ -478,7 +485,7 @@ def _engine(
     runners: Mapping[Role, Backend],
     facts: ModelFacts,
     options: BuildOptions,
-    inside: InsidePlan | None = None,
+    engine_draft: EngineDraft | None = None,
 ) -> EnginePlan:
     # Raises for a model that trtspec does not convert, before anything asks for facts of its family.
     family_of(facts.source)
@@ -495,7 +502,7 @@ def _engine(
         raise choose.error(f"{role}.quantization.weights", problem, "remove quantization from the draft")
     calibration = _calibration(choose, role, checkpoint, facts)
     rows = options.num_verified_tokens
-    extra = _build_options(choose, role, backend, facts.source.architecture, checkpoint, inside, rows)
+    extra = _build_options(choose, role, backend, facts.source.architecture, checkpoint, engine_draft, rows)
     if "lora_dir" in extra:
         # An absolute path, since trtllm-build does not run in the recipe's folder.
         adapter = (choose.loaded.path.parent / str(extra["lora_dir"])).absolute()
@@ -541,13 +548,13 @@ def _build_options(
     backend: EngineBackend,
     architecture: str,
     checkpoint: ConvertOptions,
-    inside: InsidePlan | None,
+    engine_draft: EngineDraft | None,
     rows: int,
 ) -> dict[str, Value]:
     """Returns the options of `trtllm-build` beside the sizes: the recipe's, and defaults for the rest."""
     recipe = choose.loaded.recipe
     model = recipe.models[role]
-    fuses = inside is None or inside.draft.reduce_fusion
+    fuses = engine_draft is None or engine_draft.reduce_fusion
     if is_on(model.build.get("reduce_fusion")) and not (fuses and FAMILIES[architecture].reduce_fusion):
         problem = f"trtllm-build switches it off for {architecture}" + ("" if fuses else " with this draft")
         raise choose.error(f"{role}.build.reduce_fusion", problem, "remove this line")

@@ -39,7 +39,7 @@ class TensorRtLlmBackend(EngineBackend):
 
     name = "tensorrt_llm"
     title = "TensorRT-LLM"
-    inside: ClassVar[Mapping[str, type[EngineDraft]]] = {
+    engine_drafts: ClassVar[Mapping[str, type[EngineDraft]]] = {
         "medusa": MedusaEngineDraft,
         "lookahead": LookaheadEngineDraft,
         "eagle": EagleEngineDraft,
@@ -121,8 +121,8 @@ class TensorRtLlmBackend(EngineBackend):
         yield from super().contradictions(recipe)
         yield from _overlap(self.ranks(recipe), recipe.hardware.count)
         yield from _draft_on_cpu(recipe)
-        if self.drafts_inside(recipe):
-            yield from _inside(recipe)
+        if self.has_engine_draft(recipe):
+            yield from _of_engine_draft(recipe)
 
     def tools(self) -> tuple[MigrationTool, ...]:
         return flags.tools()
@@ -155,8 +155,8 @@ def _draft_on_cpu(recipe: Recipe) -> Iterator[Finding]:
                 yield Finding(f"draft.build.{name}", problem, "remove this line")
 
 
-def _inside(recipe: Recipe) -> Iterator[Finding]:
-    """Finds keys that an engine with its draft inside does not have."""
+def _of_engine_draft(recipe: Recipe) -> Iterator[Finding]:
+    """Finds keys that an engine with a draft in it does not have."""
     speculation = recipe.speculation
     for key, reason in speculation.method.lacking_inside.items():
         if recipe.written(key) is not None:

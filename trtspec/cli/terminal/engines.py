@@ -32,7 +32,7 @@ def require_coordinator(recipe: Path) -> LoadedRecipe:
     """Returns the recipe; raises RecipeError if the coordinator cannot draft for a share of its requests."""
     lacking = "no coordinator of trtspec's, which drafts for a share of the requests"
     loaded = require_engines(recipe, lacking)
-    if runner_of(loaded.recipe).drafts_inside(loaded.recipe):
+    if runner_of(loaded.recipe).has_engine_draft(loaded.recipe):
         drafts = "an engine with its draft inside drafts for all requests"
         problem = f"{drafts}, and no roll-out can switch that off for some of them"
         raise RecipeError(recipe, [loaded.problem("speculation.method", problem, "write another method")])

@@ -263,9 +263,9 @@ def _built(recipe: Path, output: str | None) -> _Built:
         revision,
         engine.dtype,
         "fp8" if engine.quant_algo else engine.dtype,
-        None if engine.drafts_inside else engine.max_draft_len,
+        None if engine.has_engine_draft else engine.max_draft_len,
         build,
-        drafts_inside=engine.drafts_inside,
+        drafts_inside=engine.has_engine_draft,
     )
 
 

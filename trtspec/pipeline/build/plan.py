@@ -188,9 +188,9 @@ def draw_plan(
     if request.container and resolved.release is None:
         raise OptionError("container", f"the {resolved.backend} backend builds without a container")
     store = resolved.output / FOLDER / "digests.json"
-    # A build that has no copy of the weights does not read them.
-    trusted = () if backend.copies else facts.snapshots
-    digests = FileDigests(store, progress, facts.read, trusted)
+    # A build that has no copy of the weights takes the Hub's word for them.
+    of_hub = () if backend.copies else [each.source.folder for each in facts.models.values() if each.revision]
+    digests = FileDigests(store, progress, facts.read, of_hub)
     return BuildPlan(request, facts, resolved, backend.steps(resolved, facts, request.only), digests)
 
 

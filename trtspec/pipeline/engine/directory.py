@@ -63,8 +63,8 @@ class EngineConfig:
         return next((name for name, found in MODES.items() if found == self.speculative_decoding_mode), None)
 
     @property
-    def drafts_inside(self) -> bool:
-        """True if the engine has its draft inside, and verifies no other."""
+    def has_engine_draft(self) -> bool:
+        """True if a draft is built into the engine, which verifies no other."""
         return self.mode not in (None, EXTERNAL)
 
     @property

@@ -1,4 +1,4 @@
-"""The choices for a draft that its target has inside, or is made of: layers of it, or a head on it; pure."""
+"""The choices for a draft in its target's engine, or made of it: layers of it, or a head on it; pure."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from trtspec.backends.backend import Backend
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.convert_options import Mapping as RankMapping
+from trtspec.checkpoint.engine_draft import EngineDraft
 from trtspec.checkpoint.layers.choose import SearchOptions
 from trtspec.models.families import family_of
 from trtspec.models.source import Source
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.facts import HeadFacts, PlanFacts
-from trtspec.pipeline.plan.resolved import Choice, Chooser, EnginePlan, InsidePlan, LayersPlan, Layout
+from trtspec.pipeline.plan.resolved import Choice, Chooser, EnginePlan, LayersPlan, Layout
 from trtspec.recipe.layers import AUTO
 from trtspec.recipe.schema import Draft
 
 
-def choose_inside(choose: Chooser, facts: PlanFacts, backend: Backend) -> InsidePlan | None:
-    """Returns the draft of an engine, and its files if it has any; None if the engine has none inside.
+def choose_engine_draft(choose: Chooser, facts: PlanFacts, backend: Backend) -> EngineDraft | None:
+    """Returns the draft that is built into the target's engine; None if there is none.
 
     Raises RecipeError for a number of tokens that it cannot propose, and ModelError for heads or a target
     that the engine cannot have.
     """
     method, found = choose.loaded.recipe.speculation.method, facts.head
-    kind = backend.inside.get(method.kind)
+    kind = backend.engine_drafts.get(method.kind)
     if kind is None:
         return None
     if kind.report:
@@ -35,15 +36,14 @@ def choose_inside(choose: Chooser, facts: PlanFacts, backend: Backend) -> Inside
     usual = kind.usual(facts.target.source, method, found.head if found else None)
     size: int = choose("speculation.max_draft_len", usual.num_drafted, usual.reason)
     try:
-        draft = usual.of_size(size)
+        return usual.of_size(size)
     except ValueError as error:
         raise choose.error("speculation.max_draft_len", *error.args) from error
-    return InsidePlan(found, draft)
 
 
-def check_ranks(choose: Chooser, inside: InsidePlan, mapping: RankMapping) -> None:
+def check_ranks(choose: Chooser, draft: EngineDraft, mapping: RankMapping) -> None:
     """Raises RecipeError for a draft that cannot be split over the target's ranks."""
-    if found := inside.draft.misfit(mapping):
+    if found := draft.misfit(mapping):
         raise choose.error(f"target.{found.subject}", f"of the draft inside, {found.problem}", found.repair)
 
 

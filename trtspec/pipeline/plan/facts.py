@@ -87,11 +87,6 @@ class PlanFacts:
         return {**self.models, Role.DRAFT: self.head} if self.head else self.models
 
     @property
-    def snapshots(self) -> tuple[Path, ...]:
-        """The folders of models of the Hub."""
-        return tuple(model.source.folder for model in self.models.values() if model.revision)
-
-    @property
     def target(self) -> ModelFacts:
         return self.models[Role.TARGET]
 

@@ -119,7 +119,7 @@ def are_reckoned(engines: Mapping[Role, EnginePlan]) -> bool:
 def budget_of(gpu: gpus.GpuProduct, engines: Mapping[Role, EnginePlan], count: int) -> Budget:
     """Returns the budget of engines on a server with `count` such GPUs."""
     target, is_shared = engines[Role.TARGET], placement(engines, count).is_shared
-    options, inside = target.options, target.draft_inside
+    options, draft = target.options, target.engine_draft
     on_gpus = {role: engine for role, engine in engines.items() if engine.device != CPU}
     nothing = EngineMemory(0, 0, 0)
     return Budget(
@@ -129,7 +129,7 @@ def budget_of(gpu: gpus.GpuProduct, engines: Mapping[Role, EnginePlan], count: i
             role: engine_memory(engine) if role is Role.TARGET or is_shared else nothing
             for role, engine in on_gpus.items()
         },
-        tokens_per_request=options.max_seq_len + (inside.num_reserved if inside else options.max_draft_len),
+        tokens_per_request=options.max_seq_len + (draft.num_reserved if draft else options.max_draft_len),
         max_batch_size=options.max_batch_size,
     )
 
@@ -141,17 +141,17 @@ def engine_memory(engine: EnginePlan) -> EngineMemory:
     inside has logits of its own.
     """
     source, options, mapping = engine.model.source, engine.options, engine.checkpoint.mapping
-    inside = engine.draft_inside
-    layers = len(mapping.layers(0, source.num_hidden_layers)) + (inside.kv_layers if inside else 0)
+    draft = engine.engine_draft
+    layers = len(mapping.layers(0, source.num_hidden_layers)) + (draft.kv_layers if draft else 0)
     dtype = DTYPES[engine.checkpoint.dtype]
     rows = options.num_verified_tokens
-    copies = _LOGIT_COPIES + (inside.count if inside else 0)
+    copies = _LOGIT_COPIES + (draft.count if draft else 0)
     logits = copies * rows * source.vocab_size * _LOGIT_SIZE
     # Activations are widest in the MLP: the residual, its norm and what was added to it; gate, up and their
     # product.
     width = 3 * source.hidden_size + 3 * source.computed_width // mapping.tp_size
     return EngineMemory(
-        weights=max(rank_sizes(source, engine.checkpoint, inside)),
+        weights=max(rank_sizes(source, engine.checkpoint, draft)),
         workspace=_RUNTIME + options.max_num_tokens * width * ITEM_SIZE[dtype] + logits,
         kv_per_token=layers * kv_of_layer(engine),
     )

@@ -89,7 +89,7 @@ def _is_spared(one: Alternative, other: Alternative) -> bool:
 def _fitting(resolved: Resolved, gpu: gpus.GpuProduct) -> Iterator[Alternative]:
     recipe = resolved.loaded.recipe
     here, lacking = recipe.hardware.count, set[str]()
-    if runner_of(recipe).drafts_inside(recipe):
+    if runner_of(recipe).has_engine_draft(recipe):
         lacking.update(recipe.speculation.method.lacking_inside)
     for count, parts in product((here, *(more for more in COUNTS if more > here)), _PRECISIONS):
         moved: Values = {"hardware.count": count} if count != here else {}
@@ -329,7 +329,7 @@ def advice(
         expected=_expected(speed) if speed else None,
         rollout=rollout,
         rolls_out=resolved.launch is None,
-        inside=target.inside.draft.num_drafted if target.inside else None,
+        inside=target.engine_draft.num_drafted if target.engine_draft else None,
     )
     return advise(facts, measured)
 

@@ -187,16 +187,6 @@ class LayersPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class InsidePlan:
-    """The draft that a target's engine has inside."""
-
-    model: ModelFacts | None
-    """The files of its heads; None for a draft without any."""
-    draft: EngineDraft
-    """The draft, and how much it proposes."""
-
-
-@dataclass(frozen=True, slots=True)
 class EnginePlan:
     """The plan of one engine: how its checkpoint is made, and what it is built for."""
 
@@ -219,18 +209,15 @@ class EnginePlan:
     """The description in a head's folder."""
     is_dependent: bool = False
     """True if it lives in the target's engine: a head, or layers that are no copies."""
-    inside: InsidePlan | None = None
-    """The draft that a target is built with."""
-
-    @property
-    def draft_inside(self) -> EngineDraft | None:
-        """The draft inside, and how much it proposes."""
-        return self.inside.draft if self.inside else None
+    engine_draft: EngineDraft | None = None
+    """The draft that is built into the engine, and how much it proposes."""
+    engine_heads: ModelFacts | None = None
+    """The files of that draft's heads; None for a draft without any."""
 
     @property
     def mode(self) -> str:
         """TensorRT-LLM's speculative_decoding_mode of an engine that verifies drafts."""
-        return self.inside.draft.mode if self.inside else EXTERNAL
+        return self.engine_draft.mode if self.engine_draft else EXTERNAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 
-from trtspec.pipeline.plan.resolved import Choice, Chooser, Coordination, EnginePlan, InsidePlan, Layout
+from trtspec.checkpoint.engine_draft import EngineDraft
+from trtspec.pipeline.plan.resolved import Choice, Chooser, Coordination, EnginePlan, Layout
 from trtspec.pipeline.repository.spec import AdmissionParameters
 from trtspec.recipe.schema import triton_name
 from trtspec.serving.adaptive.policy import Policy
@@ -17,15 +18,15 @@ _QUEUE_DELAY, _DRAFT_TIMEOUT = 300 * _SECOND, 5 * _SECOND
 
 
 def choose_coordination(
-    choose: Chooser, engines: Collection[EnginePlan], longest: int, inside: InsidePlan | None
+    choose: Chooser, engines: Collection[EnginePlan], longest: int, engine_draft: EngineDraft | None
 ) -> tuple[Coordination, int | None, str]:
     """Returns the settings of the coordinator, K if the policy is fixed, and the model's name for Triton.
 
-    Drafts have at most `longest` tokens. An engine with its draft `inside` reports no rounds.
+    Drafts have at most `longest` tokens. An engine with a draft in it reports no rounds.
     """
     policy: Policy = "fixed"
     num_draft_tokens, share, drafting = None, 1.0, None
-    if not inside:
+    if not engine_draft:
         policy, num_draft_tokens = _choose_policy(choose, longest)
         share = float(choose("speculation.share", 1, "every request"))
         drafting = _choose_drafting(choose)

@@ -73,7 +73,7 @@ def unforeseeable(resolved: Resolved) -> str | None:
         return "a CPU has no data sheet: `trtspec bench` measures it"
     if unknown := {engine.model.source.architecture for engine in resolved.engines.values()} - set(FAMILIES):
         return f"the layers of {' and '.join(sorted(unknown))} are unknown"
-    if resolved.target.inside:
+    if resolved.target.engine_draft:
         return (
             "the plan does not compute the gain by an engine's own drafts: `trtspec bench --baseline` "
             "measures it"

@@ -47,6 +47,6 @@ def step(
 
 def _purpose(plan: EnginePlan) -> str:
     drafts = plan.options.max_draft_len
-    if plan.inside:
-        return f"drafts by {plan.inside.draft.title}, and verifies {drafts} tokens in each step"
+    if plan.engine_draft:
+        return f"drafts by {plan.engine_draft.title}, and verifies {drafts} tokens in each step"
     return f"verifies up to {drafts} draft tokens" if drafts else "proposes tokens"

@@ -33,9 +33,9 @@ def step(resolved: Resolved, role: Role) -> Step:
     recipe, output = str(resolved.loaded.path), str(resolved.output)
     engine, own = resolved.engines[role], choose_layers.written(resolved, role)
     layers, before = choose_layers.chosen(resolved, role)
-    model, options, inside = engine.model, engine.checkpoint, engine.inside
+    model, options = engine.model, engine.checkpoint
     calibration, after = scales(resolved, role)
-    draft, heads = (inside.draft, inside.model) if inside else (None, None)
+    draft, heads = engine.engine_draft, engine.engine_heads
     with_heads = f" with {draft.title}" if draft and heads else ""
     return Step(
         kind=KIND,
@@ -61,7 +61,7 @@ def proof(resolved: Resolved, role: Role) -> Step:
     recipe, output, made = str(resolved.loaded.path), str(resolved.output), checkpoint(role)
     engine, own = resolved.engines[role], choose_layers.written(resolved, role)
     layers, before = choose_layers.chosen(resolved, role)
-    model, options, draft = engine.model, engine.checkpoint, engine.draft_inside
+    model, options, draft = engine.model, engine.checkpoint, engine.engine_draft
     calibration, after = scales(resolved, role)
     prove = partial(run, verify, model.source, layers, options, calibration, draft)
     return Step(
@@ -81,10 +81,8 @@ def proof(resolved: Resolved, role: Role) -> Step:
 
 def made_of_checkpoint(engine: EnginePlan, **values: Any) -> list[Any]:
     """Returns all that an engine's checkpoint is made of, and `values`."""
-    models = [engine.model]
-    if engine.inside:
-        models += [engine.inside.model] if engine.inside.model else []
-        values |= engine.inside.draft.digested()
+    models = [engine.model, *([engine.engine_heads] if engine.engine_heads else [])]
+    values |= engine.engine_draft.digested() if engine.engine_draft else {}
     return made_of(is_weight, *models, options=asdict(engine.checkpoint), **values)
 
 
@@ -106,10 +104,8 @@ def run(
     layers: Path | None,
     options: ConvertOptions,
     calibration: Path | None,
-    inside: EngineDraft | None,
+    draft: EngineDraft | None,
     folder: Path,
     advance: Advance,
 ) -> None:
-    work(
-        with_layers(with_weights(source), layers), with_scales(options, calibration), folder, advance, inside
-    )
+    work(with_layers(with_weights(source), layers), with_scales(options, calibration), folder, advance, draft)

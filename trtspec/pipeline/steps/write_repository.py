@@ -101,7 +101,7 @@ def repository_spec(resolved: Resolved) -> RepositorySpec:
 def _engine(resolved: Resolved, role: Role, engine: EnginePlan) -> EngineModel:
     """Returns the model of an engine; the target's follows guides, unless it drafts by itself."""
     name, folder, batch = BLS_MODELS[role], f"{role}/engine", engine.options.max_batch_size
-    is_guided = role is Role.TARGET and bool(engine.model.source.end_ids) and not engine.inside
+    is_guided = role is Role.TARGET and bool(engine.model.source.end_ids) and not engine.engine_draft
     own = EngineModel(
         name,
         engine.runner.triton_backend,
@@ -119,8 +119,8 @@ def _engine(resolved: Resolved, role: Role, engine: EnginePlan) -> EngineModel:
 
 
 def _parameters(engine: EnginePlan, *, of_engine: bool) -> dict[str, str]:
-    """Returns the parameters of the draft that the engine has inside, if it has one."""
-    return engine.inside.draft.parameters(of_engine=of_engine) if engine.inside else {}
+    """Returns the parameters of the draft that is built into the engine, if there is one."""
+    return engine.engine_draft.parameters(of_engine=of_engine) if engine.engine_draft else {}
 
 
 def _window(engine: EnginePlan) -> int | None:

@@ -13,7 +13,7 @@ from transformers import AutoConfig
 import trtspec
 from trtspec.backends.recipes import load
 from trtspec.base.errors import ModelError
-from trtspec.models.source import TIED, UNTIED, read_source
+from trtspec.models.source import TIES, read_source
 from trtspec.pipeline.build.plan import PlanRequest, look_here
 from trtspec.pipeline.inspection.folder import inspect
 from trtspec.pipeline.machine.host import Host
@@ -118,5 +118,4 @@ def test_a_whole_model_beside_other_files_is_a_model(pair_recipe: Path) -> None:
 
 def test_which_heads_are_tied_unless_a_config_says_otherwise() -> None:
     """By transformers' classes."""
-    tied = {kind: AutoConfig.for_model(kind).tie_word_embeddings for kind in (*TIED, *UNTIED)}
-    assert tied == {**dict.fromkeys(TIED, True), **dict.fromkeys(UNTIED, False)}
+    assert {kind: AutoConfig.for_model(kind).tie_word_embeddings for kind in TIES} == TIES
