@@ -21,8 +21,8 @@ def test_a_method_is_its_module_with_its_defaults(name: str) -> None:
     assert METHODS[name].__module__ == f"trtspec.methods.{name}"
 
 
-def test_a_draft_inside_is_of_a_method_that_the_backend_runs() -> None:
-    inside = [(backend, name) for backend in backends() for name in backend.inside]
+def test_a_draft_in_an_engine_is_of_a_method_that_the_backend_runs() -> None:
+    inside = [(backend, name) for backend in backends() for name in backend.engine_drafts]
     assert inside
     assert [name for backend, name in inside if backend.refusal(name, None)] == []
 

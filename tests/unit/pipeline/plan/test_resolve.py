@@ -15,12 +15,13 @@ from trtspec.base.roles import Role
 from trtspec.checkpoint.convert_options import Mapping as RankMapping
 from trtspec.models.families import FAMILIES
 from trtspec.models.source import read_source
+from trtspec.pipeline.build.plan import resolve
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.machine.host import Host
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
 from trtspec.pipeline.plan.memory import budget
 from trtspec.pipeline.plan.outlook import advice
-from trtspec.pipeline.plan.resolved import Choice, Resolved, asked_backend, resolve
+from trtspec.pipeline.plan.resolved import Choice, Resolved, asked_backend
 from trtspec.pipeline.repository.spec import Placement
 
 Resolve = Callable[..., Resolved]
