@@ -27,13 +27,7 @@ from trtspec.models.source import Source
 from trtspec.models.tokenizer import TokenizerTraits
 from trtspec.pipeline.engine.engine_options import BuildOptions, Default, EngineKind
 from trtspec.pipeline.machine.devices import apart
-from trtspec.pipeline.plan.depending import (
-    check_cyclic,
-    check_ranks,
-    choose_engine_draft,
-    depending,
-    head_engine,
-)
+from trtspec.pipeline.plan.depending import check_cyclic, check_ranks, choose_draft, depending, head_engine
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
 from trtspec.pipeline.plan.iteration import (
     MAX_NUM_TOKENS,
@@ -286,7 +280,7 @@ class EngineBackend(Planner):
         release = self.engine_release(choose.loaded.recipe)
         if release:
             choose("engine.release", releases.DEFAULT, "the last line of releases with engines")
-        engine_draft = choose_engine_draft(choose, facts, self)
+        engine_draft = choose_draft(choose, facts, self)
         heads = facts.head if engine_draft else None
         options = _options(choose, facts, engine_draft)
         target = _engine(choose, Role.TARGET, runners, facts.target, options, engine_draft)

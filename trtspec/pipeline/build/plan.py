@@ -150,11 +150,11 @@ def judged(made: BuildPlan, names: Collection[str]) -> BuildPlan:
 
     Raises PairError for models that do not fit, and ModelError or TensorError for one that cannot be used.
     """
-    step = next((step for step in made.steps if step.kind in check_pair.KINDS and step.name in names), None)
-    if step is None:
-        return made
-    with named(step):
-        return replace(made, notes=judge(made.resolved, made.facts))
+    for step in made.steps:
+        if step.kind in check_pair.KINDS and step.name in names:
+            with named(step):
+                return replace(made, notes=judge(made.resolved, made.facts))
+    return made
 
 
 def read_request(recipe: str | Path, request: PlanRequest) -> LoadedRecipe:

@@ -20,7 +20,7 @@ from trtspec.recipe.layers import AUTO
 from trtspec.recipe.schema import Draft
 
 
-def choose_engine_draft(choose: Chooser, facts: PlanFacts, backend: Backend) -> EngineDraft | None:
+def choose_draft(choose: Chooser, facts: PlanFacts, backend: Backend) -> EngineDraft | None:
     """Returns the draft that is built into the target's engine; None if there is none.
 
     Raises RecipeError for a number of tokens that it cannot propose, and ModelError for heads or a target
