@@ -205,7 +205,8 @@ def test_docker_understands_them(tmp_path: Path) -> None:
         assert "HF_TOKEN" not in json.dumps(content)
     assert served["Labels"]["trtspec.deployment.ports"] == "8000,8001,8002"
     assert served["HostConfig"]["PortBindings"]["8000/tcp"] == [{"HostIp": "127.0.0.1", "HostPort": "8000"}]
-    assert served["Cmd"][:6] == ["mpirun", "--allow-run-as-root", "--bind-to", "none", "-n", "1"]
+    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "1"]
+    assert served["Cmd"][:7] == mpirun
     assert "TRTLLM_ORCHESTRATOR=1" in served["Env"]
     (mount,) = served["HostConfig"]["Mounts"]
     folder = "/builds/llama-3.3-70b-2xh100"

@@ -45,8 +45,8 @@ def test_the_image_comes_before_path_and_path_before_the_wheel(
 
 def test_engines_of_several_ranks_are_launched_by_mpirun() -> None:
     started = TritonLaunch(ranks=2).local(Deployment("x", Path("/build"), "model"), TRITON, gpus=2)
-    mpirun = ("mpirun", "--allow-run-as-root", "--bind-to", "none", "-n", "1")
-    assert started.argv[:7] == (*mpirun, str(TRITON.server))
+    mpirun = ("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "1")
+    assert started.argv[:8] == (*mpirun, str(TRITON.server))
     assert "--model-repository=/build/model_repository" in started.argv
     assert started.environment["TRTLLM_ORCHESTRATOR"] == "1"
 

@@ -7,7 +7,8 @@ engines:
 * Several ranks: orchestrator mode, NVIDIA's `--multi-model`, which is required as soon as two models are not
   of one rank each (TensorRT-LLM #3797). `mpirun` starts one server, which starts a worker for each rank. It
   would bind a process that is alone to one core (Open MPI, `mpirun(1)`), where the coordinator and a draft on
-  the CPU would have to do with that; so it is told not to.
+  the CPU would have to do with that, and refuse workers for which there is no core each, as in a container of
+  few; so it is told not to.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def by_ranks(server: Sequence[str], ranks: int, gpus: int) -> LaunchCommand:
     """
     if ranks == 1:
         return LaunchCommand(tuple(server), ENGINE_VARIABLES)
-    mpirun = ("mpirun", "--allow-run-as-root", "--bind-to", "none", "-n", "1")
+    mpirun = ("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "1")
     pools = [f"--cuda-memory-pool-byte-size={gpu}:0" for gpu in range(gpus)]
     alone = ("--pinned-memory-pool-byte-size=0", "--enable-peer-access=false", *pools)
     orchestrator = {"TRTLLM_ORCHESTRATOR": "1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "1"}

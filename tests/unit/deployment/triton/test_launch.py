@@ -25,9 +25,9 @@ def test_several_ranks_make_the_server_an_orchestrator() -> None:
     """As NVIDIA's `launch_triton_server.py --multi-model` has it, but on all processors."""
     line = by_ranks([SERVER, "--http-port=8000"], ranks=2, gpus=3)
 
-    mpirun = ("mpirun", "--allow-run-as-root", "--bind-to", "none", "-n", "1")
-    assert line.argv[:8] == (*mpirun, SERVER, "--http-port=8000")
-    assert set(line.argv[8:]) == {
+    mpirun = ("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "1")
+    assert line.argv[:9] == (*mpirun, SERVER, "--http-port=8000")
+    assert set(line.argv[9:]) == {
         "--pinned-memory-pool-byte-size=0",
         "--enable-peer-access=false",
         *(f"--cuda-memory-pool-byte-size={gpu}:0" for gpu in range(3)),
