@@ -5,10 +5,10 @@
 #   docker build --target tensorrt_llm --tag registry/trtspec:0.1.0-1.2.1 .
 #   docker build --target torch --tag registry/trtspec:0.1.0-torch .
 #
-# Name what is pinned by its digest: --build-arg TRITON_IMAGE=…:26.06-trtllm-python-py3@sha256:…
-# `trtspec/recipe/releases.py` has the tags of each release. Wheels of torch for CPUs alone are a tenth of the
+# NVIDIA's image is pinned by its digest of x86-64. `trtspec/recipe/releases.py` has the tags of each release, and
+# --build-arg TRITON_IMAGE=… names another. Wheels of torch for CPUs alone are a tenth of the
 # others: --build-arg PIP_EXTRA_INDEX_URL=… names PyTorch's index of them.
-ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:26.06-trtllm-python-py3
+ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:26.06-trtllm-python-py3@sha256:9882caef7253324b993cc9c4b955f264f1971745209718f55a2dc9807f8dd734
 ARG PYTHON_IMAGE=docker.io/library/python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS wheel

@@ -77,8 +77,6 @@ class ClusterJob:
     size: int
     """The bytes of the checkpoint that it makes or builds from."""
     recipe: Recipe
-    image: str | None
-    """An image with the recipe's release of TensorRT-LLM; None for the torch backend."""
     folders: tuple[Path, ...]
     """The folders of the shared file system that it uses."""
     log: Path
@@ -297,7 +295,7 @@ class _Planner:
         size: int,
         after: tuple[str, ...],
     ) -> ClusterJob:
-        resolved, recipe = self._resolved, self._loaded.recipe
+        recipe = self._loaded.recipe
         part = f"{what}: {stage}" if stage else what
         backend = ("--backend", self._loaded.asked) if self._loaded.asked else ()
         return ClusterJob(
@@ -312,7 +310,6 @@ class _Planner:
             gpus=gpus,
             size=size,
             recipe=recipe,
-            image=resolved.release.image if resolved.release else None,
             folders=self._folders(),
             log=self._output / FOLDER / "logs" / f"job-{part.replace(': ', '-')}.log",
             product=product if stage in (None, Stage.BUILD) else None,

@@ -23,10 +23,17 @@ class Release:
     """
     tags: tuple[str, ...]
     """The tags (YY.MM) of the Triton images that have the release, the one to use first."""
+    digest: str = ""
+    """The digest of `image` for x86-64; "" if it is unknown."""
 
     @property
     def image(self) -> str:
         return f"nvcr.io/nvidia/tritonserver:{self.tags[0]}-trtllm-python-py3"
+
+    @property
+    def pinned(self) -> str:
+        """The image with its digest, where that is known: a tag may be another image tomorrow."""
+        return f"{self.image}@{self.digest}" if self.digest else self.image
 
 
 DEFAULT = "1.2.1"
@@ -34,8 +41,16 @@ DEFAULT = "1.2.1"
 RELEASES = {
     release.version: release
     for release in (
-        # 26.06 is the newest image from before engines were removed from TensorRT-LLM's main branch.
-        Release("1.2.1", "10.14.1.48", "13.1", 580, ("26.06", "26.07", "26.05", "26.04")),
+        # 26.06 is the newest image from before engines were removed from TensorRT-LLM's main branch; 26.07 is
+        # the newest of all.
+        Release(
+            "1.2.1",
+            "10.14.1.48",
+            "13.1",
+            580,
+            ("26.06", "26.07", "26.05", "26.04"),
+            "sha256:9882caef7253324b993cc9c4b955f264f1971745209718f55a2dc9807f8dd734",
+        ),
         Release("1.2.0", "10.14.1.48", "13.1", 580, ("26.03",)),
         Release("1.1.0", "10.13.3.9", "13.0", 580, ("26.02", "26.01", "25.12")),
         Release("1.0.0", "10.11.0.33", "12.9", 525, ("25.10", "25.09")),
@@ -61,6 +76,11 @@ def is_of(version: str, release: str) -> bool:
 def release_of(version: str | None) -> Release:
     """The release of a recipe's `engine.release`; None stands for the default."""
     return RELEASES[version or DEFAULT]
+
+
+def pinned(image: str) -> str:
+    """Returns the image of a release with its digest, and any other as it is written."""
+    return next((release.pinned for release in RELEASES.values() if release.image == image), image)
 
 
 def of_tag(tag: str) -> Release | None:

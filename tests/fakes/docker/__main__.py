@@ -18,7 +18,7 @@ import sys
 import time
 from typing import Any
 
-from tests.fakes.docker.images import image, pull
+from tests.fakes.docker.images import image, pull, tag
 from tests.fakes.docker.life import end, exists, folder_of, follow, shim, state, status_of
 from tests.fakes.docker.run import run
 from tests.fakes.docker.words import ROOT, fail, parse
@@ -130,7 +130,7 @@ def rm(words: list[str]) -> None:
 
 COMMANDS = {
     command.__name__: command
-    for command in (info, image, pull, run, logs, ps, container, stop, rm, update, shim)
+    for command in (info, image, pull, tag, run, logs, ps, container, stop, rm, update, shim)
 } | {"exec": execute}
 
 

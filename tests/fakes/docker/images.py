@@ -29,8 +29,25 @@ def pull(words: list[str]) -> None:
         for layer in ("aaaaaaaaaaaa", "bbbbbbbbbbbb"):
             print(f"{layer}: {line}", flush=True)
     print(f"Status: Downloaded newer image for {name}", flush=True)
+    add(name)
+
+
+def add(name: str) -> None:
     with (ROOT / "images").open("a") as stream:
-        stream.write(f"{name}\n")
+        stream.write(f"{without_tag(name)}\n")
+
+
+def without_tag(name: str) -> str:
+    """The tag before a digest is for people: nobody looks at it, nor has the image it afterwards."""
+    known, _, digest = name.partition("@")
+    return f"{known.rpartition(':')[0]}@{digest}" if digest else name
+
+
+def tag(words: list[str]) -> None:
+    source, name = words
+    if without_tag(source) not in images():
+        fail(f"Error response from daemon: No such image: {source}")
+    add(name)
 
 
 def image_environment() -> dict[str, str]:

@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from tests.fakes.docker import life
 from tests.fakes.docker.__main__ import inspected, ps
-from tests.fakes.docker.images import images
+from tests.fakes.docker.images import add, images, tag
 from tests.fakes.docker.words import ROOT, fail, parse
 from tests.fakes.podman.run import run
 
@@ -44,8 +44,7 @@ def pull(words: list[str]) -> None:
     for layer in ("aaaa", "bbbb"):
         print(f"Copying blob sha256:{layer * 16}", file=sys.stderr, flush=True)
     print(f"Copying config sha256:{'cccc' * 16}\nWriting manifest to image destination", file=sys.stderr)
-    with (ROOT / "images").open("a") as stream:
-        stream.write(f"{name}\n")
+    add(name)
     print("0123" * 16)
 
 
@@ -118,7 +117,8 @@ def rm(words: list[str]) -> None:
 
 
 COMMANDS = {
-    command.__name__: command for command in (info, image, pull, run, logs, ps, container, stop, rm, update)
+    command.__name__: command
+    for command in (info, image, pull, tag, run, logs, ps, container, stop, rm, update)
 } | {"exec": execute}
 
 

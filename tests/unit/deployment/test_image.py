@@ -41,4 +41,4 @@ def test_both_images_serve_pods() -> None:
 
 
 def test_the_image_is_that_of_the_release_that_recipes_have_by_default() -> None:
-    assert f"ARG TRITON_IMAGE={release_of(None).image}\n" in FILE.read_text()
+    assert f"ARG TRITON_IMAGE={release_of(None).pinned}\n" in FILE.read_text()

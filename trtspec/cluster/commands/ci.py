@@ -65,7 +65,7 @@ def job_of(loaded: LoadedRecipe) -> CiJob | None:
         return None
     hardware = recipe.hardware
     return CiJob(
-        recipe.name, loaded.path.as_posix(), hardware.gpu, hardware.count, release.version, release.image
+        recipe.name, loaded.path.as_posix(), hardware.gpu, hardware.count, release.version, release.pinned
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from trtspec.base.errors import UnavailableError
 from trtspec.base.progress import Progress
 from trtspec.pipeline.containers.program import Program, signalled
+from trtspec.recipe.releases import pinned
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +77,27 @@ def is_here(program: Program, image: str) -> bool:
 
 
 def ensure_image(program: Program, image: str, watch: Progress) -> None:
-    """Pulls an image that is not here; raises `UnavailableError` when that fails."""
+    """Pulls an image that is not here; raises `UnavailableError` when that fails.
+
+    The image of a release is pulled by its digest, and gets its tag then. A machine that has the tag already,
+    such as a copy from a file, keeps its own.
+    """
     if is_here(program, image):
         return
+    exact = pinned(image) if platform.machine() == "x86_64" else image
     pulling, pulled = program.dialect.pulling, program.dialect.pulled
     layers: dict[str, bool] = {}
     with watch(f"pull {image}", None) as advance:
         try:
-            with program.lines("pull", image) as said:
+            with program.lines("pull", exact) as said:
                 for line in said:
                     if layer := pulling.match(line):
                         is_there = pulled is not None and bool(pulled.search(line))
                         layers[layer[1]] = layers.get(layer[1], False) or is_there
                         begun = f"{len(layers)} layers"
                         advance(0, f"{sum(layers.values())} of {begun}" if pulled else begun)
+            if exact != image:
+                program.run("tag", exact, image)
         except UnavailableError as error:
             if error.repair:
                 raise

@@ -56,7 +56,7 @@ def test_the_matrix_of_github(recipes: Path) -> None:
                 "gpu": "h200",
                 "gpus": 1,
                 "release": "1.2.1",
-                "image": RELEASES["1.2.1"].image,
+                "image": RELEASES["1.2.1"].pinned,
                 "runs_on": ["self-hosted", "gpu", "h200x1"],
             },
             {

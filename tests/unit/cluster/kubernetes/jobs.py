@@ -41,7 +41,6 @@ def job_of(
         gpus=gpus,
         size=size,
         recipe=loaded.recipe,
-        image=None,
         folders=(),
         log=recipe.parent / f"logs/{stage}.log",
         product=None if stage == "convert" else Product(Platform("torch"), key),

@@ -16,6 +16,9 @@ from tests.fakes.docker_daemon import DockerDaemon
 from tests.fakes.gpu_machine import H200, GpuMachine
 from tests.support.command_line import trtspec
 from tests.support.processes import naming
+from trtspec.base.progress import no_progress
+from trtspec.pipeline.containers.program import find_program
+from trtspec.pipeline.containers.state import ensure_image
 from trtspec.recipe.releases import release_of
 
 TRTSPEC = Path(sys.executable).with_name("trtspec")
@@ -143,8 +146,25 @@ def test_an_image_that_is_not_here_is_pulled_before_anything_is_converted(
 ) -> None:
     docker.images()
     said = build.in_container()
-    assert docker.calls("pull") == [["pull", IMAGE]]
+    assert docker.calls("pull") == [["pull", f"{IMAGE}@{release_of('1.2.1').digest}"]]
+    assert IMAGE in docker.calls("run")[0]
     assert said.index(f"pull {IMAGE}: done") < said.index("convert target")
+
+
+def test_an_image_of_the_sites_own_under_the_tag_stays_as_it_is(build: Builds, docker: DockerDaemon) -> None:
+    build.in_container()
+    assert docker.calls("pull") == docker.calls("tag") == []
+
+
+def test_an_image_without_a_known_digest_is_pulled_as_it_is_written(
+    docker: DockerDaemon, machine: GpuMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_DOCKER", machine.environment["FAKE_DOCKER"])
+    monkeypatch.setenv("PATH", machine.environment["PATH"])
+    wanted = ("registry.example.org/own:1", release_of("1.1.0").image, f"{IMAGE}-own")
+    for image in wanted:
+        ensure_image(find_program(), image, no_progress)
+    assert docker.calls("pull") == [["pull", image] for image in wanted]
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
