@@ -15,7 +15,6 @@ from tests.fakes.trimming import Keep, sometimes
 from trtspec.measure.selftest.rules import (
     RULES,
     block_reuse,
-    generation_logits,
     guides,
     sampled_drafts_cut,
     trimmed_drafts,
@@ -29,7 +28,6 @@ NOT_TRIED = {
     sampled_drafts_cut: {"torch", "scripted", "tensorrt_llm", "bls"},
     trimmed_drafts: {"torch", "scripted", "tensorrt_llm", "bls"},
     block_reuse: {"scripted", "bls"},
-    generation_logits: {"torch", "scripted", "tensorrt_llm", "bls"},
     guides: {"torch", "scripted", "tensorrt_llm", "bls"},
 }
 """The executors that have nothing to try."""

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from zipfile import ZIP_DEFLATED, ZipFile
@@ -34,8 +35,8 @@ EXAMPLES = (
     "trtspec selftest --container --bundle selftest.zip    # for a bug report",
 )
 _NAMES = ("*.yaml", "*.jsonl", "*.json", "*.log", "*.pbtxt")
-_LEFT_OUT = {"tokenizer", "code", "checkpoint", "1"}
-"""Folders that are left out: the pair's repository has their files, or they are weights."""
+_LEFT_OUT = {"tokenizer", "code", "checkpoint", "store", "1"}
+"""Folders that are left out: the builds or the pair's repository have their files, or they are weights."""
 _MOST = 4 << 20
 LEFT_OUT = 3
 """The exit status of a self-test that found no difference, and left out what this machine could try."""
@@ -84,7 +85,8 @@ def selftest(
     with ended_by_sigterm():
         for found in SelfTest(output.resolve(), pairs, container, quick, out.watch, out.status).run():
             outcomes.append(found)
-            out.status(f"{found.state.value:9}  {found.build}: {found.check}: {found.found}")
+            what = f"{found.build}: {found.check}, {found.seconds:.1f} s"
+            out.status(f"{found.state.value:9}  {what}: {found.words}")
     result = SelfTestResult(tuple(outcomes), pairs, round(time.monotonic() - start, 1))
     out.show(result, as_json=json)
     if bundle:
@@ -135,8 +137,10 @@ class SelfTestResult:
         """Prints what was left out, the table, each broken rule with its source, and the totals."""
         for one in self.left_out:
             out.sentence(f"left out, though this machine could try it: {one.build}: {one.found}")
-        rows = [(one.build, one.check, one.state.value, one.found) for one in self.outcomes]
-        out.table(rows, header=("build", "check", "", "found"))
+        rows = [
+            (one.build, one.check, one.state.value, f"{one.seconds:.1f}", one.words) for one in self.outcomes
+        ]
+        out.table(rows, header=("build", "check", "", "s", "found"))
         for one in self.wrong:
             out.result()
             out.sentence(f"{one.build}, {one.check}: {one.rule} ({one.source})")
@@ -157,6 +161,7 @@ class SelfTestResult:
             "backend": "torch" if gpu is None else "tensorrt_llm",
             "gpu": gpu and gpu.label,
             "release": self.pairs.release,
+            "date": str(date.today()),
             "seconds": self.seconds,
             "versions": all_packages(),
             "outcomes": [one.as_dict() for one in self.outcomes],

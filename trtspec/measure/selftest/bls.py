@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from trtspec.measure.selftest.engines import Reference, decoder, length_of_drafts
 from trtspec.measure.selftest.rules import RULES
-from trtspec.measure.selftest.trial import WAIT_S, Differs, Outcome, Rule, Trial
+from trtspec.measure.selftest.trial import LAYOUT, WAIT_S, Differs, Outcome, Question, Rule, Trial
 from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executors.bls_executor import Arrays, BlsExecutor, Outputs
 from trtspec.serving.executors.limits import read_limits
@@ -87,11 +87,11 @@ def _tensors(model: HttpModel) -> Rule:
 
     rule = "The model takes every tensor that trtspec sends, and returns those that it reads."
     source = "all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt"
-    return Rule("tensors", rule, source, run, of_drafts=False)
+    return Rule("tensors", rule, source, LAYOUT, run, of_drafts=False)
 
 
 async def try_model(
-    url: str, folder: Path, reference: Path, prompts: Sequence[str], clear: float, build: str, *, guides: bool
+    url: str, folder: Path, reference: Path, questions: Sequence[Question], build: str, *, guides: bool
 ) -> AsyncIterator[Outcome]:
     """Yields the outcome of each rule for the target of the build in `folder`, which is served at `url`.
 
@@ -104,7 +104,6 @@ async def try_model(
     model = HttpModel(url)
     executor = BlsExecutor(model, limits, None, end_id if guides else None)
     try:
-        questions = await known.questions([words.encode(prompt) for prompt in prompts], clear)
         k = length_of_drafts(limits)
         trial = Trial(executor, questions, known.likely, k, words.end_ids, decoder(words))
         for rule in (_tensors(model), *RULES):

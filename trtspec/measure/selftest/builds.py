@@ -41,8 +41,6 @@ class TrialBuild:
     layout: str
     values: dict[str, Any]
     """The recipe."""
-    output: str
-    """The folder of the build, which two layouts of the same engines share."""
     is_random: bool = False
     """True if its models are random: their text proves that drafts change nothing, and no more."""
     prepare: Callable[[], None] = _nothing
@@ -82,14 +80,14 @@ class TrialPairs:
         odd, even = self._random(folder / "random-odd", 32_003), self._random(folder / "random", 32_000)
         made = [self._build("reference", "float32")]
         if self.gpu is None:
-            return [*made, self._build("bls", "float32", "bls", output="reference"), odd("random", "float32")]
+            return [*made, self._build("bls", "float32", "bls"), odd("random", "float32")]
         # The tokens of sixteen texts do not fit one iteration, so that drafts are cut.
         short = {"max_num_tokens": 512, "enable_chunked_context": True}
         chunked = self._build("bf16-chunked", "bfloat16", engine=short)
         made += [self._build("fp8", "fp8"), even("random-fp8", "fp8")] if self.gpu.fp8 else []
         made += [chunked]
-        made += [self._build("fp8-bls", "fp8", "bls", output="fp8")] if self.gpu.fp8 else []
-        made += [self._build("bf16", "bfloat16"), self._build("bf16-bls", "bfloat16", "bls", output="bf16")]
+        made += [self._build("fp8-bls", "fp8", "bls")] if self.gpu.fp8 else []
+        made += [self._build("bf16", "bfloat16"), self._build("bf16-bls", "bfloat16", "bls")]
         made += [odd("random-bf16", "bfloat16")]
         made += [self._random(folder / "random-window", 32_000, window=512)("random-window", "bfloat16")]
         made += [self._build("bf16-tp2", "bfloat16", "bls", ranks=2)] if self.count > 1 else []
@@ -130,7 +128,6 @@ class TrialPairs:
         scales: str = SCALES,
         build: Mapping[str, Any] = _NOTHING,
         ranks: int = 1,
-        output: str = "",
     ) -> TrialBuild:
         """Returns a build for the GPU, or for the torch backend if its numbers are float32."""
         gpu, folder = None if numbers == "float32" else self.gpu, pair or self.tiny
@@ -155,7 +152,7 @@ class TrialPairs:
             "hardware": {"gpu": gpus.NONE} if gpu is None else {"gpu": gpu.name, "count": ranks},
             "serving": {"layout": layout},
         }
-        return TrialBuild(name, numbers, layout, values, output or name)
+        return TrialBuild(name, numbers, layout, values)
 
 
 def _inside(build: TrialBuild, method: str, head: Path | None = None) -> TrialBuild:

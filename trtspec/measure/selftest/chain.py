@@ -9,14 +9,14 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import trtspec.serving
 from trtspec.backends.recipes import load
 from trtspec.base.atomic import copy_tree, remove, write_atomically
 from trtspec.base.causes import find_cause
-from trtspec.base.errors import StepError, TrtspecError
+from trtspec.base.errors import StepError, TrtspecError, UnavailableError
 from trtspec.base.findings import Severity
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
@@ -26,8 +26,8 @@ from trtspec.deployment.server import GPU_CAUSES
 from trtspec.measure.bench.deployed import served
 from trtspec.measure.selftest.bls import try_model
 from trtspec.measure.selftest.builds import LOW_LATENCY, PROMPTS, QUICK, TrialBuild, TrialPairs
-from trtspec.measure.selftest.engines import TrialJob
-from trtspec.measure.selftest.trial import Outcome, Ruling
+from trtspec.measure.selftest.engines import Reference, TrialJob
+from trtspec.measure.selftest.trial import DRAFTS, LAYOUT, WORK, Differs, Outcome, Question, Ruling
 from trtspec.measure.verify.opening import ServerAddress, check_build, on_servers
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary, asked, built_in
 from trtspec.measure.verify.sides import VerificationSettings
@@ -43,7 +43,9 @@ from trtspec.pipeline.machine.doctor import examine
 from trtspec.pipeline.machine.survey import look
 from trtspec.pipeline.plan.memory import KV_FRACTION, budget
 from trtspec.pipeline.run.launcher import ContainerLauncher, Launcher, LocalLauncher
+from trtspec.pipeline.store.store import Store
 from trtspec.recipe.releases import release_of
+from trtspec.serving.tokenizer import Tokenizer
 
 _ENGINES_S = 600.0
 _IMAGE_BYTES = 55e9
@@ -51,6 +53,7 @@ _IMAGE_BYTES = 55e9
 _LONG_LINES = 260
 """The lines of a long prompt, each of about twelve tokens."""
 _LOOKED_AT = ("GPU", "MIG", "compute mode", "driver", "GPU memory", "disk")
+_STOPS = "nothing is built or served here before that is mended"
 RULES = {
     "build": (
         "Checkpoints are converted, and engines are built from them.",
@@ -64,6 +67,7 @@ RULES = {
     ),
     "lossless": ("Drafts change neither a greedy answer nor a distribution.", "docs/explanation/lossless.md"),
 }
+_MEANS = {"build": "recipes with what this build adds do not build here", "lossless": DRAFTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ class SelfTest:
     """True to try only what breaks for most users."""
     watch: Progress
     say: Callable[[str], None]
+    _known: dict[float, list[Question]] = field(default_factory=dict, init=False)
 
     def run(self) -> Iterator[Outcome]:
         """Yields the outcomes as they come; raises `TrtspecError` if this machine lacks something."""
@@ -84,11 +89,10 @@ class SelfTest:
         self._copy_code()
         builds = [one for one in self.pairs.builds(self.folder) if one.name in QUICK or not self.quick]
         if self.pairs.gpu is not None:
-            looked = list(self._machine(builds[1]))
-            yield from looked
+            yield from (looked := list(self._machine(builds[1])))
             if any(one.state is Ruling.DIFFERS for one in looked):
                 return
-        start, times = time.monotonic(), dict[str, Mapping[str, float]]()
+        start, times, tried = time.monotonic(), dict[str, Mapping[str, float]](), dict[str, bool]()
         for number, build in enumerate(builds):
             left = (time.monotonic() - start) / number * (len(builds) - number) / 60 if number else 0.0
             about = f", about {max(1, round(left))} min left" if left else ""
@@ -96,35 +100,45 @@ class SelfTest:
             for found in self._tried(build):
                 if found.measured:
                     times[build.name] = found.measured
+                tried[found.check] = tried.get(found.check, False) or found.state is not Ruling.NOT_TRIED
                 yield found
         yield from _compared(times)
+        if self.pairs.gpu is not None and not self.quick:
+            for name in (name for name, is_tried in tried.items() if not is_tried):
+                said, unknown = f"no build gave {name!r} anything to try", "nothing is known of it"
+                rule = "Some build on a GPU tries each check."
+                yield Outcome("all", name, rule, "selftest", unknown, Ruling.LEFT_OUT, said)
 
     def _machine(self, build: TrialBuild) -> Iterator[Outcome]:
         """Looks at what stops a build or a server before it begins."""
         start, loaded = time.monotonic(), load(build.write(self.folder))
-        machine = look(loaded, self.folder / build.output, None)
+        machine = look(loaded, self.folder / build.name, None)
         for found in examine(machine, loaded.recipe):
             if found.subject in _LOOKED_AT:
                 state = Ruling.DIFFERS if found.severity is Severity.ERROR else Ruling.OK
                 said = f"{found.problem}; {found.repair}" if found.repair else found.problem
                 rule = "The machine has what the builds and the servers need."
                 seconds = time.monotonic() - start
-                yield Outcome("machine", found.subject, rule, "trtspec doctor", state, said, seconds)
+                yield Outcome("machine", found.subject, rule, "trtspec doctor", _STOPS, state, said, seconds)
         free = machine.disk.free
         if self.in_container and free < _IMAGE_BYTES and not is_here(find_engine().program, self._image):
             said = f"{three_digits(free)} free, and NVIDIA's image takes 55 GB while it is pulled"
             rule = "The disk has room for the image."
-            yield Outcome("machine", "image", rule, "trtspec doctor", Ruling.DIFFERS, said)
+            yield Outcome("machine", "image", rule, "trtspec doctor", _STOPS, Ruling.DIFFERS, said)
 
     def _tried(self, build: TrialBuild) -> Iterator[Outcome]:
         """Builds, and tries what was built."""
-        start, recipe, output = time.monotonic(), build.write(self.folder), self.folder / build.output
+        start, recipe, store = time.monotonic(), build.write(self.folder), Store(str(self.folder / "store"))
         if lacks := _lacking_scales(build):
             yield _outcome(build, "build", Ruling.LEFT_OUT, lacks)
             return
         try:
             in_container = self.in_container and build.numbers != "float32"
-            made = build_recipe(recipe, output=output, container=in_container, progress=self.watch).plan
+            output = self.folder / build.name
+            # By the store two layouts have the same engines, and each keeps its own configurations and logs.
+            result = build_recipe(
+                recipe, output=output, container=in_container, store=store, progress=self.watch
+            )
         except StepError as error:
             yield _outcome(build, "build", Ruling.DIFFERS, _words(error), start)
             return
@@ -132,12 +146,12 @@ class SelfTest:
         if self.pairs.gpu is not None and build.numbers == "float32":
             return  # This build is only the reference.
         if build.layout == "in_process" and not (build.is_random and self.pairs.gpu is None):
-            yield from self._beside_the_engines(build, made)
+            yield from self._beside_the_engines(build, result.plan)
         yield from self._served(build)
 
     def _beside_the_engines(self, build: TrialBuild, made: BuildPlan) -> Iterator[Outcome]:
         """Tries the engines in a process of their own, since an engine may end its process."""
-        output, results = self.folder / build.output, self.folder / f"{build.name}.jsonl"
+        output, results = self.folder / build.name, self.folder / f"{build.name}.jsonl"
         model = load(self.folder / f"{build.name}.yaml").recipe.serving.triton_name
         plan = budget(made.resolved)
         draft = plan.engines.get(Role.DRAFT) if plan else None
@@ -145,9 +159,8 @@ class SelfTest:
             build=build.name,
             parameters=check_build(output, model),
             folder=str(output / "model_repository" / model),
-            reference="" if build.is_random else str(self._reference),
-            prompts=PROMPTS,
-            clear=2 * FLOORS[build.numbers],
+            reference=str(self._reference),
+            questions=[] if build.is_random else [(q.prompt, q.text) for q in self._questions(build)],
             release=self.pairs.release,
             planned={
                 "engines": plan.weights + plan.workspace if plan else 0,
@@ -195,6 +208,23 @@ class SelfTest:
         """The reference's engine directory."""
         return self.folder / "reference" / "target" / "engine"
 
+    def _questions(self, build: TrialBuild) -> list[Question]:
+        """Returns the questions to the tiny pair, which the reference answers once for a type of numbers."""
+
+        async def answered() -> list[Question]:
+            reference, words = Reference(self._reference), Tokenizer.load(self.folder / "reference/tokenizer")
+            try:
+                return await reference.questions([words.encode(prompt) for prompt in PROMPTS], clear)
+            finally:
+                reference.close()
+
+        if (clear := 2 * FLOORS[build.numbers]) not in self._known:
+            try:
+                self._known[clear] = asyncio.run(answered())
+            except Differs as error:
+                raise UnavailableError(self.pairs.tiny, str(error), "leave --pair out") from None
+        return self._known[clear]
+
     @property
     def _code(self) -> Path:
         """The folder with the modules for NVIDIA's image, for `python -m`."""
@@ -212,7 +242,7 @@ class SelfTest:
 
     def _served(self, build: TrialBuild) -> Iterator[Outcome]:
         """Serves the build under Triton, and runs `verify` on it."""
-        start, folder, is_up = time.monotonic(), self.folder / build.output, False
+        start, folder, is_up = time.monotonic(), self.folder / build.name, False
         deployed = DeployedBuild(folder, load(self.folder / f"{build.name}.yaml"))
         try:
             with served(
@@ -231,12 +261,10 @@ class SelfTest:
         name = deployed.loaded.recipe.serving.triton_name
         config = deployed.folder / "model_repository" / name / "config.pbtxt"
         guides = "guided_decoding_backend" in config.read_text(encoding="utf-8")
-        clear = 2 * FLOORS[build.numbers]
+        questions = self._questions(build)
 
         async def collect() -> list[Outcome]:
-            tried = try_model(
-                url, deployed.folder, self._reference, PROMPTS, clear, build.name, guides=guides
-            )
+            tried = try_model(url, deployed.folder, self._reference, questions, build.name, guides=guides)
             return [one async for one in tried]
 
         with self.watch(f"{build.name}: the target's model, rule by rule", None):
@@ -256,6 +284,7 @@ class SelfTest:
             with self.watch(f"{build.name}: verify", None):
                 async with on_servers(ServerAddress(url, model), None, vocabulary) as sides:
                     found = await verify(sides, vocabulary, prompts, settings, lambda _: None)
+            write_atomically(self.folder / f"{build.name}.verify.json", json.dumps(found.as_dict(), indent=1))
             texts = f"{sum(way.texts for way in found.comparisons)} texts and {settings.draws} draws a prompt"
             state = Ruling.OK if found.is_lossless else Ruling.DIFFERS
             return _outcome(build, "lossless", state, "; ".join(found.reasons) or texts, start)
@@ -279,7 +308,8 @@ def _compared(times: Mapping[str, Mapping[str, float]]) -> Iterator[Outcome]:
     found = f"prefill {shares['prefill_ms']:.2f} times as fast, a batch {shares['batch_ms']:.2f} times"
     pays = "they pay" if shares["batch_ms"] > 1.0 else "they do not pay"
     rule = "Low-latency GEMM plugins make a batch of verifications faster: a person must judge the numbers."
-    yield Outcome(LOW_LATENCY, "low-latency plugins", rule, "plugin/plugin.py", Ruling.OK, f"{found}: {pays}")
+    said = f"{found}: {pays}"
+    yield Outcome(LOW_LATENCY, "low-latency plugins", rule, "plugin/plugin.py", WORK, Ruling.OK, said)
 
 
 def _lacking_scales(build: TrialBuild) -> str | None:
@@ -294,7 +324,7 @@ def _lacking_scales(build: TrialBuild) -> str | None:
 
 def _outcome(build: TrialBuild, check: str, state: Ruling, found: str, start: float | None = None) -> Outcome:
     seconds = 0.0 if start is None else time.monotonic() - start
-    return Outcome(build.name, check, *RULES[check], state, found, seconds)
+    return Outcome(build.name, check, *RULES[check], _MEANS.get(check, LAYOUT), state, found, seconds)
 
 
 def _words(error: TrtspecError) -> str:

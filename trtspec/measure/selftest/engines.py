@@ -21,6 +21,9 @@ from statistics import median
 from trtspec.measure.selftest.names import names, signatures
 from trtspec.measure.selftest.rules import RULES
 from trtspec.measure.selftest.trial import (
+    DRAFTS,
+    LAYOUT,
+    WORK,
     Differs,
     NotTried,
     Outcome,
@@ -57,10 +60,9 @@ class TrialJob:
     folder: str
     """The model's folder."""
     reference: str
-    """An engine of the torch backend of the same target: the reference. Empty if only times are measured."""
-    prompts: Sequence[str]
-    clear: float
-    """How many nats likelier than any other a token must be, so that rounding cannot change the choice."""
+    """An engine of the torch backend of the same target: the reference."""
+    questions: Sequence[tuple[Sequence[int], Sequence[int]]]
+    """Each a prompt and its text, as of `Question`; empty if only times are measured."""
     release: str | None
     """The release of TensorRT-LLM; None for the torch backend."""
     planned: Mapping[str, float]
@@ -80,7 +82,10 @@ class Reference:
         self._trial = Trial(TorchExecutor(folder), (), self.likely, 0)
 
     async def questions(self, prompts: Sequence[Sequence[int]], clear: float) -> list[Question]:
-        """Returns the positions after the prompts from which the next tokens are clear for longest."""
+        """Returns the positions after the prompts from which the next tokens are clear for longest.
+
+        A clear token is this many nats likelier than any other, so that rounding cannot change the choice.
+        """
         asked = [Request(each, _LOOKED_AT, return_log_probs=True, top_log_probs=2) for each in prompts]
         found = []
         for prompt, answer in zip(prompts, await self._trial.ask(*asked), strict=True):
@@ -130,7 +135,7 @@ async def try_engines(job: TrialJob) -> None:
     pair = load(job.parameters, Path(job.folder))
     loaded = f"loaded in {time.monotonic() - start:.1f} s"
     k = length_of_drafts(pair.target.limits)
-    if not job.reference:
+    if not job.questions:
         try:
             job.tell(await times_of_steps.outcome(Trial(pair.target, (), _unknown, k), job.build))
         finally:
@@ -138,8 +143,7 @@ async def try_engines(job: TrialJob) -> None:
         return
     reference = Reference(Path(job.reference))
     try:
-        prompts = [pair.tokenizer.encode(prompt) for prompt in job.prompts]
-        questions = await reference.questions(prompts, job.clear)
+        questions = [Question(tuple(prompt), tuple(text)) for prompt, text in job.questions]
         trial = Trial(
             pair.target, questions, reference.likely, k, pair.tokenizer.end_ids, decoder(pair.tokenizer)
         )
@@ -167,7 +171,7 @@ async def _unknown(text: Sequence[int], count: int) -> Mapping[int, float]:
     raise NotTried("no reference of this target")
 
 
-@check("times of steps", "serving/executors/tensorrt_llm", of_drafts=False)
+@check("times of steps", "serving/executors/tensorrt_llm", WORK, of_drafts=False)
 async def times_of_steps(trial: Trial) -> str:
     """Prefill and a batch of verifications are measured; a comparison of two builds judges them."""
     limits, measured = trial.executor.limits, trial.measured
@@ -214,7 +218,8 @@ def _of_pair(pair: EnginePair, loaded: str) -> tuple[Rule, ...]:
         return loaded
 
     rule = "Two engines run in one process and on one GPU, each in its own cache."
-    return (Rule("two engines", rule, "§6.6, end: leader mode, one rank each", together, of_drafts=False),)
+    source = "§6.6, end: leader mode, one rank each"
+    return (Rule("two engines", rule, source, LAYOUT, together, of_drafts=False),)
 
 
 async def _drafts_inside(trial: Trial) -> str:
@@ -233,6 +238,7 @@ _DRAFTS_INSIDE = Rule(
     "drafts inside",
     "An engine that drafts by itself returns more tokens than it takes steps.",
     "batch_manager/trtGptModelInflightBatching.cpp, updateRequests",
+    WORK,
     _drafts_inside,
     of_drafts=False,
 )
@@ -264,6 +270,7 @@ def _last(job: TrialJob, pair: EnginePair, free: int) -> tuple[Rule, ...]:
             "memory as planned",
             "Weights, workspace and KV caches take no more of a GPU than planned.",
             "pipeline/plan/memory.py; §6.2 KvCacheConfig",
+            "a large build may run out of memory: make engine.max_batch_size or engine.max_seq_len smaller",
             memory,
             of_drafts=False,
         ),
@@ -271,6 +278,7 @@ def _last(job: TrialJob, pair: EnginePair, free: int) -> tuple[Rule, ...]:
             "a round's cost",
             "The coordinator's answer is the target's; a person must judge the numbers.",
             "serving/coordinator.py",
+            DRAFTS,
             cost,
         ),
     )
@@ -299,7 +307,8 @@ def main(file: str) -> None:
         asyncio.run(try_engines(job))
     except Exception as error:
         rule, found = "The engines load, and run to the end.", f"{type(error).__name__}: {error}"
-        job.tell(Outcome(job.build, "engines", rule, "serving/triton/engines.py", Ruling.DIFFERS, found))
+        source = "serving/triton/engines.py"
+        job.tell(Outcome(job.build, "engines", rule, source, LAYOUT, Ruling.DIFFERS, found))
         raise
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trtspec.measure.selftest.trial import Outcome, Ruling
+from trtspec.measure.selftest.trial import LAYOUT, Outcome, Ruling
 from trtspec.serving.executor import GuideType
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import EagleTree, LookaheadSizes, MedusaTree
 
@@ -86,8 +86,9 @@ def names(trtllm: Any, release: str, build: str) -> list[Outcome]:
             [wrong for name in _MEMBERS for wrong in _missing(trtllm, name)],
         ),
     )
+    states = {True: Ruling.DIFFERS, False: Ruling.OK}
     return [
-        Outcome(build, name, rule, source, Ruling.DIFFERS if wrong else Ruling.OK, "; ".join(wrong) or found)
+        Outcome(build, name, rule, source, LAYOUT, states[bool(wrong)], "; ".join(wrong) or found)
         for name, rule, source, wrong in rows
     ]
 

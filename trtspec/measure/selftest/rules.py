@@ -7,7 +7,19 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from trtspec.measure.selftest.trial import Differs, NotTried, Question, Rule, Trial, check, expect, final
+from trtspec.measure.selftest.trial import (
+    SAMPLES,
+    WISHES,
+    WORK,
+    Differs,
+    NotTried,
+    Question,
+    Rule,
+    Trial,
+    check,
+    expect,
+    final,
+)
 from trtspec.serving.executor import FinishReason, Guide, GuideType, Request, Response, SamplingConfig
 
 _IDLE_S = 0.2
@@ -77,7 +89,7 @@ async def many_at_once(trial: Trial) -> str:
     return f"{len(requests)} requests"
 
 
-@check("cancellation", "executor/executorImpl.cpp, terminateCancelledRequests", of_drafts=False)
+@check("cancellation", "executor/executorImpl.cpp, terminateCancelledRequests", WORK, of_drafts=False)
 async def cancellation(trial: Trial) -> str:
     """A cancelled request ends before the next iteration, and the others go on.
 
@@ -119,7 +131,7 @@ async def cancellation(trial: Trial) -> str:
     return f"after {len(said)} tokens"
 
 
-@check("block reuse", "rule 1: batch_manager/kvCacheManager.cpp", of_drafts=False)
+@check("block reuse", "rule 1: batch_manager/kvCacheManager.cpp", WORK, of_drafts=False)
 async def block_reuse(trial: Trial) -> str:
     """A round computes only the tokens of its prompt that the KV cache lacks."""
     executor, question = trial.executor, trial.questions[0]
@@ -146,7 +158,7 @@ async def block_reuse(trial: Trial) -> str:
     return f"{found} of {asked} tokens in four rounds were in the KV cache"
 
 
-@check("bans and bias", "layers/externalDraftTokensLayer.cpp, PenaltyLayer and BanWordsLayer")
+@check("bans and bias", "layers/externalDraftTokensLayer.cpp, PenaltyLayer and BanWordsLayer", WISHES)
 async def bans_and_bias(trial: Trial) -> str:
     """Bad words and embedding bias also hold in verifications."""
     question = trial.questions[0]
@@ -161,7 +173,7 @@ async def bans_and_bias(trial: Trial) -> str:
     return "with a draft and without"
 
 
-@check("guides", "batch_manager/guidedDecoder.cpp", of_drafts=False)
+@check("guides", "batch_manager/guidedDecoder.cpp", WISHES, of_drafts=False)
 async def guides(trial: Trial) -> str:
     """A guided answer follows its grammar, and other answers of the batch do not change."""
     limits = trial.executor.limits
@@ -292,7 +304,7 @@ async def only_the_end_is_a_beginning(trial: Trial) -> str:
     return "also if the draft proposes an end that the target does not"
 
 
-@check("tokens verified", "rule 6: executor/types.h, SpeculativeDecodingMetrics")
+@check("tokens verified", "rule 6: executor/types.h, SpeculativeDecodingMetrics", WORK)
 async def verified_is_told(trial: Trial) -> str:
     """The answer reports how many draft tokens the engine verified."""
     question = trial.questions[0]
@@ -353,7 +365,7 @@ def _new_tokens(trial: Trial) -> Iterator[tuple[Question, int]]:
         yield from ((question, at) for at in range(trial.k + 1) if text[at] not in text[:at])
 
 
-@check("sampled drafts", "rules 9 and 10: layers/externalDraftTokensLayer.cpp, acceptDraftTokens")
+@check("sampled drafts", "rules 9 and 10: layers/externalDraftTokensLayer.cpp, acceptDraftTokens", SAMPLES)
 async def sampled_drafts(trial: Trial) -> str:
     """With one-hot draft logits the first token has the target's distribution, whatever the draft is.
 
@@ -382,7 +394,9 @@ async def sampled_drafts(trial: Trial) -> str:
     return f"2 x {_DRAWS} draws, {worst:.1f} standard deviations off at most"
 
 
-@check("sampled drafts that are cut", "rule 9: batch_manager/microBatchScheduler.cpp, fitDraftTokens")
+@check(
+    "sampled drafts that are cut", "rule 9: batch_manager/microBatchScheduler.cpp, fitDraftTokens", SAMPLES
+)
 async def sampled_drafts_cut(trial: Trial) -> str:
     """A sampled draft that is cut leaves the distribution of the first token as it is.
 
@@ -442,12 +456,6 @@ async def greedy_beside_sampled(trial: Trial) -> str:
         right = trial.right(question, request, answer)
         expect(answer.token_ids, right, "a greedy answer beside sampled ones")
     return f"{count} at once"
-
-
-@check("generation logits", "rule 12: batch_manager/trtGptModelInflightBatching.cpp")
-async def generation_logits(trial: Trial) -> str:
-    """A verification returns logits of the accepted positions, with one row fewer if an end token ends it."""
-    raise NotTried("trtspec asks for no generation logits")
 
 
 def _deviation(counts: Counter[int], wanted: Mapping[int, float], draws: int) -> float:

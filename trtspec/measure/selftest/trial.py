@@ -29,6 +29,15 @@ class Ruling(str, Enum):
     """This machine could have tried it, and did not."""
 
 
+TARGET = "answers are not the target's, even without a draft: do not serve with this release"
+DRAFTS = "answers change with drafts: serve without them"
+SAMPLES = "sampled answers have another distribution with drafts: use them for greedy requests alone"
+WISHES = "requests with this field are answered as if they had not asked for it"
+WORK = "the engine works in vain, and drafts save less time than they could"
+LAYOUT = "servers of this layout do not run here: choose the other one in serving.layout"
+"""What a check that fails means for whoever serves such a build."""
+
+
 class Differs(Exception):
     """Something differs from what trtspec relies on; `str()` says what was expected and what was found."""
 
@@ -48,12 +57,19 @@ class Outcome:
     """The rule: a sentence that must be true."""
     source: str
     """The source of the rule."""
+    means: str
+    """The consequence for who serves such a build if the rule does not hold."""
     state: Ruling
     found: str
     """The numbers found, the difference, or the reason why nothing was tried."""
     seconds: float = 0.0
     measured: Mapping[str, float] = field(default_factory=dict)
     """Numbers by their names, for comparisons of builds."""
+
+    @property
+    def words(self) -> str:
+        """Returns what was found, with its meaning if it differs."""
+        return f"{self.found}; so {self.means}" if self.state is Ruling.DIFFERS else self.found
 
     def as_dict(self) -> dict[str, Any]:
         """Returns it for JSON."""
@@ -67,8 +83,13 @@ class Outcome:
 
 def expect(found: object, expected: object, where: str) -> None:
     """Raises `Differs` if both are not equal; `where` names what they are."""
-    if found != expected:
-        raise Differs(f"{where}: expected {expected}, found {found}")
+    if found == expected:
+        return
+    at = ""
+    if isinstance(found, list) and isinstance(expected, list):
+        same = [one == other for one, other in zip(found, expected, strict=False)]
+        at = f"; number {(*same, False).index(False) + 1} is the first that differs"
+    raise Differs(f"{where}: expected {expected}, found {found}{at}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +193,8 @@ class Rule:
     """The rule: a sentence that must be true."""
     source: str
     """The source of the rule."""
+    means: str
+    """The consequence if it does not hold."""
     run: Run
     """Returns the finding in a few words; raises `Differs` or `NotTried`."""
     of_drafts: bool = True
@@ -192,9 +215,10 @@ class Rule:
             found = str(error) if isinstance(error, Differs) else f"{type(error).__name__}: {error}"
         took, measured = time.monotonic() - start, dict(trial.measured)
         trial.measured.clear()
-        return Outcome(build, self.name, self.rule, self.source, state, found, took, measured)
+        return Outcome(build, self.name, self.rule, self.source, self.means, state, found, took, measured)
 
 
-def check(name: str, source: str, *, of_drafts: bool = True) -> Callable[[Run], Rule]:
+def check(name: str, source: str, means: str = "", *, of_drafts: bool = True) -> Callable[[Run], Rule]:
     """Turns a function into a check; the first line of its docstring is the rule."""
-    return lambda run: Rule(name, str(run.__doc__).partition("\n")[0], source, run, of_drafts)
+    means = means or (DRAFTS if of_drafts else TARGET)
+    return lambda run: Rule(name, str(run.__doc__).partition("\n")[0], source, means, run, of_drafts)

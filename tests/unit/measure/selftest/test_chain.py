@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import signal
 import sys
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +24,10 @@ from tests.fakes.gpu_machine import H100, GpuMachine
 from tests.support.command_line import trtspec as run
 from trtspec.base.errors import UnavailableError
 from trtspec.measure.selftest import chain, random_pair
-from trtspec.measure.selftest.builds import TrialPairs
+from trtspec.measure.selftest.builds import TrialBuild, TrialPairs
+from trtspec.measure.selftest.trial import Outcome, Ruling
+from trtspec.measure.verify.result import Difference, GreedyComparison, VerifyResult
+from trtspec.measure.verify.tolerance import Tolerance
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.recipe import gpus
 from trtspec.recipe.releases import release_of
@@ -79,7 +85,7 @@ def test_a_selftest_of_this_machine_reports_each_check_and_bundles_no_secrets(
     assert outcomes(found, "fp8")["build"][0] == "ok"
     by_name = outcomes(found, "bf16-chunked")
     assert by_name.pop("in_process") == ("differs", f"Triton: {NOT_SERVED}")
-    for name in ("trimmed drafts", "sampled drafts that are cut", "generation logits"):
+    for name in ("trimmed drafts", "sampled drafts that are cut"):
         assert by_name.pop(name)[0] == "not tried"
     assert {name: said for name, said in by_name.items() if said[0] != "ok"} == {}
     assert {"release", "requests", "memory as planned", "two engines", "sampled drafts"} <= by_name.keys()
@@ -110,7 +116,8 @@ from pathlib import Path
 flag, module, file = sys.argv[1:]
 assert (flag, module, Path("trtspec/serving").is_dir()) == ("-m", "trtspec.measure.selftest.engines", True)
 job = json.loads(Path(file).read_text())
-row = dict(build=job["build"], check="release", rule="", source="", state="ok", found=job["release"])
+row = dict(build=job["build"], check="release", found=job["release"])
+row |= dict(rule="", source="", means="", state="ok")
 Path(job["results"]).write_text(json.dumps(row) + chr(10))
 """
 
@@ -161,6 +168,79 @@ def test_an_engine_that_ends_the_process(
     done = run("selftest", "--output", tmp_path / "out", environment=machine.environment)
     assert done.returncode == 1
     assert "ended with 139 after 0 checks: Signal 11" in done.stdout
+
+
+def test_what_no_build_on_a_gpu_could_try_is_left_out_and_no_pass(
+    machine: GpuMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tried(_: object, build: TrialBuild) -> Iterator[Outcome]:
+        for name, state in (("rounds", Ruling.OK), ("guides", Ruling.NOT_TRIED)):
+            yield Outcome(build.name, name, "", "", "", state, "")
+        yield Outcome(build.name, "block reuse", "", "", "", Ruling(TOLD[build.name]), "")
+
+    machine.tensorrt_llm()
+    monkeypatch.setattr(chain.SelfTest, "_tried", tried)
+    only(monkeypatch, *TOLD)
+    words = ("selftest", "--json", "--output", tmp_path / "out")
+    done = run(*words, environment=machine.environment)
+    assert done.returncode == 3
+    assert outcomes(json.loads(done.stdout), "all").keys() == {"guides"}
+    assert run(*words, "--quick", environment=machine.environment).returncode == 0
+
+
+TOLD = {"fp8": "not tried", "bf16-chunked": "ok"}
+
+
+def test_a_build_that_fails_is_told_with_what_that_means(
+    bindings: GpuMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, "reference", "bf16")
+    bindings.environment["FAKE_FAILURE"] = "gpu memory"
+    done = run("selftest", "--output", tmp_path / "out", environment=bindings.environment)
+    assert done.returncode == 1
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("bf16  "))
+    assert re.match(r"bf16 +build +differs +[0-9]+\.[0-9] ", line)
+    assert line.endswith("; so recipes with what this build adds do not build here")
+
+
+def test_a_disk_without_room_for_the_image_stops_a_self_test_before_it_begins(
+    machine: GpuMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.containers()
+    monkeypatch.setattr(chain, "_IMAGE_BYTES", 1e18)
+    words = ("selftest", "--container", "--json", "--output", tmp_path / "out")
+    found = json.loads(run(*words, environment=machine.environment).stdout)
+    assert outcomes(found, "machine")["image"][0] == "differs"
+    assert {one["build"] for one in found["outcomes"]} == {"machine"}
+
+
+def test_a_verification_that_finds_a_fault_is_told_and_kept_for_the_bundle(
+    machine: GpuMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def served(*_: object, **__: object) -> Iterator[Any]:
+        yield SimpleNamespace(url="http://127.0.0.1:1", model_name="tiny")
+
+    @asynccontextmanager
+    async def on_servers(*_: object) -> AsyncIterator[None]:
+        yield
+
+    async def verify(*_: object) -> VerifyResult:
+        ways = [GreedyComparison(k, 1, 1, 24, (), None, k, k) for k in (0, 8)]
+        wrong = Difference("fib", "tokens", "fault", 17, "def fib", "'a'", "'b'", "")
+        bound = Tolerance(0.5, "bfloat16", None)
+        return VerifyResult("K=0", "K=8", bound, ways[0], (replace(ways[1], differences=(wrong,)),))
+
+    machine.tensorrt_llm()
+    only(monkeypatch, "reference", "bf16")
+    monkeypatch.setattr(chain, "served", served)
+    monkeypatch.setattr(chain, "on_servers", on_servers)
+    monkeypatch.setattr(chain, "verify", verify)
+    done = run("selftest", "--json", "--output", tmp_path / "out", environment=machine.environment)
+    found = outcomes(json.loads(done.stdout), "bf16")["lossless"]
+    assert found == ("differs", "speculation changed the answer in 1 place")
+    kept = json.loads((tmp_path / "out/bf16.verify.json").read_text())
+    assert kept["comparisons"][0]["differences"][0]["position"] == 17
 
 
 def test_a_selftest_names_a_missing_tool_or_pair_at_once(machine: GpuMachine, tmp_path: Path) -> None:
@@ -233,7 +313,7 @@ def test_every_build_of_a_self_test_plans_on_each_gpu(tmp_path: Path) -> None:
         made = pairs.builds(tmp_path)
         assert len({build.name for build in made}) == len(made)
         for build in made:
-            plan = make_plan(build.write(tmp_path), output=tmp_path / build.output)
+            plan = make_plan(build.write(tmp_path), output=tmp_path / build.name)
             assert plan.resolved.target.checkpoint.fp8 is (build.numbers == "fp8")
 
 

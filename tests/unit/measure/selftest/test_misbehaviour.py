@@ -19,11 +19,11 @@ from tests.fakes.around import Around
 from tests.fakes.bindings import stand_in
 from tests.fakes.external_drafts import ExternalDrafts
 from tests.fakes.guided import END, text_of
-from trtspec.measure.selftest import chain, engines
+from trtspec.measure.selftest import bls, chain, engines
 from trtspec.measure.selftest.engines import TrialJob
 from trtspec.measure.selftest.names import names
-from trtspec.measure.selftest.rules import RULES, generation_logits
-from trtspec.measure.selftest.trial import Outcome, Question, Rule, Ruling, Trial
+from trtspec.measure.selftest.rules import RULES
+from trtspec.measure.selftest.trial import Differs, Outcome, Question, Rule, Ruling, Trial, expect
 from trtspec.serving.executor import (
     Executor,
     FinishReason,
@@ -38,7 +38,7 @@ from trtspec.serving.triton.engines import EnginePair
 
 PROMPTS = ([5, 17, 33, 60], [8, 40, 2, 71, 30], [1])
 K = 6
-CHECKS = {check.name: check for check in RULES if check is not generation_logits}
+CHECKS = {check.name: check for check in RULES}
 
 
 class Misbehaving(Around):
@@ -249,6 +249,14 @@ def test_each_self_test_check_finds_the_executor_that_breaks_its_rule(
     found = tried(CHECKS[name], WRONG[name])
     assert found.state is Ruling.DIFFERS, found.found
     assert "Error" not in found.found
+    assert found.words.endswith(f"; so {CHECKS[name].means}")
+
+
+def test_a_difference_names_the_first_token_that_differs() -> None:
+    with pytest.raises(Differs, match="number 3 is the first that differs"):
+        expect([5, 6, 8, 9], [5, 6, 7, 9], "text")
+    with pytest.raises(Differs, match="number 2 is the first that differs"):
+        expect([5], [5, 6], "text")
 
 
 def test_guides_are_followed(tried: Callable[[Rule, type[Misbehaving]], Outcome]) -> None:
@@ -303,15 +311,16 @@ class TestThePair:
         def run(target: type[Misbehaving], draft: type[Misbehaving], taken: float) -> dict[str, Outcome]:
             monkeypatch.setattr(engines, "free_memory", lambda device: int((80 - taken) * gib))
             planned = {"engines": 4.0 * gib, "draft_cache": 0.0, "fraction": 0.9}
-            job = TrialJob("bf16", {}, "", "", (), 0.5, "1.2.1", planned, "")
+            job = TrialJob("bf16", {}, "", "", (), "1.2.1", planned, "")
             asked = [Question(tuple(prompt), tuple(_continue(engine, prompt, 24))) for prompt in PROMPTS]
 
             async def main() -> dict[str, Outcome]:
                 loaded = engine.untrimmed(), engine.untrimmed()
-                tokenizer: Any = SimpleNamespace(end_ids=())
+                pieces = SimpleNamespace(push=lambda token: text_of([token]), flush=lambda: "")
+                tokenizer: Any = SimpleNamespace(end_ids=(), detokenizer=lambda: pieces)
                 pair = EnginePair(target(loaded[0]), draft(loaded[1]), tokenizer)
                 trial = Trial(pair.target, asked, None, K)  # type: ignore[arg-type]
-                checks = (*engines._of_pair(pair, ""), *engines._last(job, pair, 80 * gib)[:1])
+                checks = (*engines._of_pair(pair, ""), *engines._last(job, pair, 80 * gib))
                 return {check.name: await check.outcome(trial) for check in checks}
 
             return asyncio.run(main())
@@ -321,10 +330,18 @@ class TestThePair:
 
     def test_is_as_it_should_be(self, pair_checks: Callable[..., dict[str, Outcome]]) -> None:
         found = pair_checks(Misbehaving, Misbehaving, 72.0)
-        assert [one.state for one in found.values()] == [Ruling.OK, Ruling.OK]
+        assert {one.state for one in found.values()} == {Ruling.OK}, found
+        assert len(found) == 3
 
     def test_takes_more_than_planned(self, pair_checks: Callable[..., dict[str, Outcome]]) -> None:
         assert pair_checks(Misbehaving, Misbehaving, 73.0)["memory as planned"].state is Ruling.DIFFERS
+
+    def test_answers_otherwise_in_rounds(self, pair_checks: Callable[..., dict[str, Outcome]]) -> None:
+        found = pair_checks(WRONG["nothing after a mismatch"], Misbehaving, 72.0)["a round's cost"]
+        assert (found.state, found.found) == (
+            Ruling.DIFFERS,
+            "the coordinator's text differs from the target's",
+        )
 
     @pytest.mark.parametrize("role", [0, 1])
     def test_is_muddled(self, pair_checks: Callable[..., dict[str, Outcome]], role: int) -> None:
@@ -332,6 +349,13 @@ class TestThePair:
         kinds[role] = Muddled if role == 0 else Drifting
         found = pair_checks(*kinds, 72.0)["two engines"]
         assert (found.state, "while the" in found.found) == (Ruling.DIFFERS, True)
+
+
+@pytest.mark.parametrize("lacking", ["draft_input_ids", "total_draft_tokens"])
+def test_a_model_of_tritons_that_lacks_a_tensor_is_found_before_a_rule_is_tried(lacking: str) -> None:
+    model: Any = SimpleNamespace(tensors=lambda: ({*bls._SENT} - {lacking}, {*bls._READ} - {lacking}))
+    found = asyncio.run(bls._tensors(model).outcome(Trial(None, (), None, 0)))  # type: ignore[arg-type]
+    assert (found.state, found.found) == (Ruling.DIFFERS, f"it has no {lacking}")
 
 
 class InPairs(Misbehaving):
