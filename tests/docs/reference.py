@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.docs import commands, methods, recipe_keys
+from tests.docs import commands, methods, proven, recipe_keys
 from trtspec.backends.table import all_releases
 from trtspec.recipe.schema import json_schema
 
@@ -14,6 +14,7 @@ NOTE = "<!-- Written by `make docs-reference`. Edit the program's own texts, not
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands.page,
     "methods.md": methods.page,
+    "proven.md": proven.page,
     "recipe.md": lambda: recipe_keys.page(json_schema(all_releases())),
 }
 """Each page by the name of its file."""
