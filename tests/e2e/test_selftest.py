@@ -31,4 +31,4 @@ def test_everything_holds_without_a_gpu(tmp_path: Path) -> None:
     with zipfile.ZipFile(bundle) as file:
         names = set(file.namelist())
     for build in ("reference", "bls", "random"):
-        assert {f"{build}/tritonserver.log", f"{build}.verify.json"} <= names
+        assert {f"{build}/.trtspec/served/tritonserver.log", f"{build}.verify.json"} <= names
