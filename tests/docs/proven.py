@@ -47,7 +47,12 @@ SELFTEST, VERIFY = "trtspec selftest --container", "trtspec verify RECIPE"
 class Level(IntEnum):
     """The kinds of proof, the weakest first; a difference outweighs all."""
 
-    NOT_TRIED, STAND_IN, MAKER, CPU, GPU, DIFFERS = range(6)
+    NOT_TRIED = 0
+    STAND_IN = 1
+    MAKER = 2
+    CPU = 3
+    GPU = 4
+    DIFFERS = 5
 
     @classmethod
     def of(cls, word: str) -> Level:
