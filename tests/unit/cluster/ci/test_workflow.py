@@ -84,8 +84,14 @@ class TestSchemas:
         (tmp_path / "workflow.yml").write_text(GITHUB.workflow)
         self.check("vendor.github-workflows", tmp_path / "workflow.yml")
 
-    def test_the_workflow_that_tests_trtspec(self) -> None:
-        self.check("vendor.github-workflows", ROOT / ".github/workflows/ci.yml")
+    @pytest.mark.parametrize("name", ["ci.yml", "release.yml"])
+    def test_the_workflows_of_trtspec_itself(self, name: str) -> None:
+        self.check("vendor.github-workflows", ROOT / ".github/workflows" / name)
+
+    def test_the_forms_of_issues(self) -> None:
+        self.check("vendor.github-issue-config", ROOT / ".github/ISSUE_TEMPLATE/config.yml")
+        for name in ("bug", "gpu", "idea"):
+            self.check("vendor.github-issue-forms", ROOT / f".github/ISSUE_TEMPLATE/{name}.yml")
 
     def test_the_workflow_of_gitlab_follows_the_schema_of_gitlab(self, tmp_path: Path) -> None:
         (tmp_path / "template.yml").write_text(GITLAB.workflow)
@@ -128,6 +134,16 @@ class TestSafety:
             assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", action)
             assert re.search(rf"{action}  # v\d+\.\d+\.\d+\n", GITHUB.workflow)
 
+    def test_a_release_uses_commits_too_and_writes_in_one_job_alone(self) -> None:
+        text = (ROOT / ".github/workflows/release.yml").read_text()
+        release = YAML(typ="safe").load(text)
+        for action in (step["uses"] for step in steps(release) if "uses" in step):
+            assert re.search(rf"{action}  # v\d+\.\d+\.\d+\n", text)
+            assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", action)
+        assert release["permissions"] == {"contents": "read"}
+        assert [name for name, job in release["jobs"].items() if "permissions" in job] == ["publish"]
+        assert not any(EXPRESSION.search(step.get("run", "")) for step in steps(release))
+
     def test_every_job_ends(self, workflow: dict[str, Any]) -> None:
         assert all("timeout-minutes" in job for job in workflow["jobs"].values())
         assert workflow["on"]["workflow_call"]["inputs"]["timeout_minutes"]["default"] == 720
@@ -159,3 +175,32 @@ class TestSafety:
         command: list[str | Path] = [BIN / "shellcheck", "--exclude", "SC2086", *files]
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert result.returncode == 0, result.stdout
+
+
+class TestNotesOfARelease:
+    @pytest.fixture
+    def notes(self, tmp_path: Path) -> Any:
+        (tmp_path / ".ci").mkdir()
+        (tmp_path / ".ci/notes").write_text((ROOT / ".ci/notes").read_text())
+        (tmp_path / "pyproject.toml").write_text('[project]\nversion = "0.2.0"\n')
+
+        def run(version: str, changelog: str) -> tuple[int, str, str]:
+            (tmp_path / "CHANGELOG.md").write_text(changelog)
+            words = ["bash", str(tmp_path / ".ci/notes"), version]
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            made = tmp_path / "dist/notes.md"
+            return done.returncode, made.read_text() if done.returncode == 0 else "", done.stderr
+
+        return run
+
+    def test_are_those_of_the_version(self, notes: Any) -> None:
+        text = "# Changelog\n\n## [Unreleased]\n- new\n\n## [0.2.0] - today\n- fixed\n\n## [0.1.0]\n- old\n"
+        assert notes("0.2.0", text) == (0, "- fixed\n\n", "")
+
+    @pytest.mark.parametrize(
+        ("version", "said"),
+        [("0.2.0", "CHANGELOG.md says nothing of 0.2.0\n"), ("0.3.0", "pyproject.toml has another version")],
+    )
+    def test_are_missing(self, notes: Any, version: str, said: str) -> None:
+        status, _, error = notes(version, "# Changelog\n\n## [Unreleased]\n- new\n")
+        assert (status, error.startswith(said)) == (1, True)
