@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,20 +12,21 @@ from trtspec.cli.commands import TABLE, load
 ABOUT = """\
 # Commands
 
-Each command with its arguments and options, as `trtspec COMMAND --help` prints them.
-
-Results go to stdout; progress and messages go to stderr. [Conventions](conventions.md) has exit statuses,
-`--json` and environment variables.
+Each command of the command line (CLI) with its arguments, options and their [defaults; ranges], as `trtspec
+COMMAND --help` prints them. [Conventions](conventions.md) has exit statuses and environment variables.
 """
+SEVERAL = "Options of several commands"
+_MANY = 2
+"""An option that at least so many commands describe alike is described once."""
 _NOTES = re.compile(r"^(?P<about>.*?)\s*\[(?P<notes>[^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*)\]$", re.DOTALL)
 
 
 def page() -> str:
     """Returns the page as Markdown."""
     commands = list(named())
-    index = [f"| [`{name}`](#trtspec-{name.replace(' ', '-')}) | {_sentence(it)} |" for name, it in commands]
-    head = [ABOUT, "| command | what it does |", "|---|---|", *index, ""]
-    return "\n".join([*head, *(_section(name, command) for name, command in commands)])
+    shared = _shared(commands)
+    once = [f"## {SEVERAL}", "", *shared.values(), ""]
+    return "\n".join([ABOUT, *once, *(_section(name, command, shared) for name, command in commands)])
 
 
 def named() -> Iterator[tuple[str, Any]]:
@@ -38,39 +40,43 @@ def named() -> Iterator[tuple[str, Any]]:
             yield from ((f"{entry.name} {name}", member) for name, member in members.items())
 
 
-def _section(name: str, command: Any) -> str:
-    context = command.context_class(command, info_name=name)
-    usage = " ".join(["trtspec", name, *command.collect_usage_pieces(context)])
-    lines = [f"## `trtspec {name}`", "", _text(command), "", "```text", usage, "```", ""]
-    if rows := [row for parameter in command.get_params(context) if (row := _row(parameter, context))]:
-        lines += ["| argument or option | meaning | default, range |", "|---|---|---|", *rows, ""]
+def _shared(commands: list[tuple[str, Any]]) -> dict[str, str]:
+    """Returns the rows that many commands have, by the option; of two of a name, the more frequent."""
+    rows = Counter(pair for name, command in commands for pair in _rows(name, command).items())
+    many = {pair: number for pair, number in rows.items() if number >= _MANY}
+    return dict(sorted(many, key=many.__getitem__))
+
+
+def _section(name: str, command: Any, shared: dict[str, str]) -> str:
+    lines = [f"## `trtspec {name}`", "", _text(command), ""]
+    rows = _rows(name, command)
+    if own := [row for option, row in rows.items() if shared.get(option) != row]:
+        lines += [*own, ""]
+    if others := [f"`{option}`" for option, row in rows.items() if shared.get(option) == row]:
+        lines += [f"[As elsewhere](#{SEVERAL.lower().replace(' ', '-')}): {', '.join(others)}", ""]
     if examples := [line.strip() for line in (command.epilog or "").splitlines() if "trtspec" in line]:
         lines += ["```sh", *examples, "```", ""]
     return "\n".join(lines)
 
 
-def _row(parameter: Any, context: Any) -> str | None:
-    """Returns a row of the table, or None for what the help does not show."""
-    record = parameter.get_help_record(context)
-    if record is None or "--help" in record[0]:
-        return None
-    name, about = record[0], record[1] or ""
-    notes = ""
-    if found := _NOTES.match(about):
-        about, notes = found["about"], found["notes"].replace("default: ", "")
-    return f"| `{_cell(name)}` | {_cell(about)} | {_cell(notes)} |"
+def _rows(name: str, command: Any) -> dict[str, str]:
+    """Returns a row for each argument and option, by its name, without what the help does not show."""
+    context = command.context_class(command, info_name=name)
+    rows = dict[str, str]()
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is None or "--help" in record[0]:
+            continue
+        about, notes = record[1] or "", ""
+        if found := _NOTES.match(about):
+            about, notes = found["about"], found["notes"].replace("required", "").replace("default: ", "")
+        noted = f" [{notes}]" if notes else ""
+        rows[record[0].split()[0]] = f"- `{record[0]}`: {_escaped(' '.join(about.split()))}{noted}"
+    return rows
 
 
 def _text(command: Any) -> str:
     return _escaped((command.help or "").replace("\b", "").strip())
-
-
-def _sentence(command: Any) -> str:
-    return _cell(_text(command).split("\n\n")[0])
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _escaped(text: str) -> str:

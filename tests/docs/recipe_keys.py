@@ -16,6 +16,7 @@ Every key of a recipe, from the schema that `trtspec schema` prints.
 - `name`, `target`, `draft` and `hardware` are required. Some `speculation.method`s need no `draft`.
 - A key that takes a section with a `kind` also takes the name of the kind alone: `method: ngram`.
 - A key that the schema does not know is refused with its line.
+- In parentheses is what a key takes, if it is not text, and its default.
 - `trtspec plan -v` shows every default with its reason.
 
 For completion in an editor, run `trtspec schema > recipe.schema.json` and make this the recipe's first line:
@@ -29,7 +30,7 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True)
 class Section:
-    """A table of the page: the keys of one object."""
+    """A section of the page: the keys of one object."""
 
     title: str
     about: str
@@ -75,26 +76,27 @@ class Pages:
         if schema.get("type") == "array":
             return f"list of {self.kind_of(schema['items'])}"
         if schema.get("type") == "object":
-            return "names and values"
+            return "mapping"
         return _bounded(schema.get("type", "any"), schema)
 
 
 def page(schema: Schema) -> str:
-    """Returns the page as Markdown."""
+    """Returns the page as Markdown; a key that two sections describe alike is in the first of them."""
     pages = Pages(schema["$defs"])
     sections = list(pages.sections("", schema))
-    lines = [ABOUT]
+    lines, described = [ABOUT], dict[str, str]()
     for section in sections:
         depth = "##" if section.title.count(".") == 0 and ":" not in section.title else "###"
         lines += [f"{depth} {_heading(section.title)}", "", section.about, ""]
         keys = {key: value for key, value in section.schema.get("properties", {}).items() if key != "kind"}
-        if keys:
-            required = set(section.schema.get("required", ()))
-            lines += ["| key | takes | default | meaning |", "|---|---|---|---|"]
-            lines += [_row(key, value, key in required, pages) for key, value in keys.items()]
-        else:
-            lines += ["It has no further keys."]
-        lines.append("")
+        required = set(section.schema.get("required", ()))
+        rows = {key: _row(key, value, key in required, pages) for key, value in keys.items()}
+        if own := [row for row in rows.values() if row not in described]:
+            lines += [*own, ""]
+        for title in dict.fromkeys(described[row] for row in rows.values() if row in described):
+            names = ", ".join(f"`{key}`" for key, row in rows.items() if described.get(row) == title)
+            lines += [f"{names}: as in [`{title}`](#{_anchor(title)}).", ""]
+        described = dict.fromkeys(rows.values(), section.title) | described
     return "\n".join(lines)
 
 
@@ -102,7 +104,9 @@ def _row(key: str, schema: Schema, required: bool, pages: Pages) -> str:
     default = "required" if required else _default(schema)
     name = _name(schema)
     about = schema.get("description") or (pages.definitions[name]["description"] if name else "")
-    return f"| `{key}` | {_cell(pages.kind_of(schema))} | {default} | {_cell(' '.join(about.split()))} |"
+    kind = pages.kind_of(schema)
+    takes = "; ".join(filter(None, ("" if kind == "string" else kind, default)))
+    return f"- `{key}`{f' ({takes})' if takes else ''}: {_escaped(' '.join(about.split()))}"
 
 
 def _default(schema: Schema) -> str:
@@ -124,8 +128,8 @@ def _bounded(kind: str, schema: Schema) -> str:
     if least is not None and most is not None:
         return f"{kind}, {least:,} to {most:,}"
     if least is not None:
-        return f"{kind}, at least {least:,}"
-    return f"{kind}, at most {most:,}" if most is not None else kind
+        return f"{kind} ≥ {least:,}"
+    return f"{kind} ≤ {most:,}" if most is not None else kind
 
 
 def _references(schema: Schema) -> Iterator[str]:
@@ -151,5 +155,6 @@ def _anchor(title: str) -> str:
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
-def _cell(text: str) -> str:
-    return re.sub(r"<(\w+)>", r"`<\1>`", text).replace("|", "\\|")
+def _escaped(text: str) -> str:
+    """Returns a text whose `<name>` is no tag of HTML."""
+    return re.sub(r"<(\w+)>", r"`<\1>`", text)

@@ -68,9 +68,13 @@ class Tab:
 
 
 def look(
-    page: Path, folder: Path, act: Callable[[Tab], Awaitable[Any]], width: int = 1280, dark: bool = False
+    page: Path | str,
+    folder: Path,
+    act: Callable[[Tab], Awaitable[Any]],
+    width: int = 1280,
+    dark: bool = False,
 ) -> Seen:
-    """Opens a file in a window so wide; returns what `act` returned and what the browser saw meanwhile."""
+    """Opens a file or an address in a window; returns what `act` returned and what the browser saw."""
     assert PATH is not None
     profile = folder / "profile"
     options = (
@@ -95,7 +99,9 @@ def look(
         browser.wait(30)
 
 
-async def _look(port: Path, page: Path, act: Callable[[Tab], Awaitable[Any]], width: int, dark: bool) -> Seen:
+async def _look(
+    port: Path, page: Path | str, act: Callable[[Tab], Awaitable[Any]], width: int, dark: bool
+) -> Seen:
     while not (port.exists() and port.read_text().count("\n")):
         await asyncio.sleep(0.05)
     number = port.read_text().split()[0]
@@ -115,7 +121,7 @@ async def _look(port: Path, page: Path, act: Callable[[Tab], Awaitable[Any]], wi
             )
             scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
             await tab.ask("Emulation.setEmulatedMedia", features=[scheme])
-            await tab.ask("Page.navigate", url=page.as_uri())
+            await tab.ask("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
             await tab.until("Page.loadEventFired")
             value = await act(tab)
             return Seen(tuple(_complaints(tab.events)), tuple(_requests(tab.events)), value)

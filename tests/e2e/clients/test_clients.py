@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import openai
 import pytest
+from ruamel.yaml import YAML
 
 from tests.e2e.conftest import ONLY_IN_PROCESS, Deploy
 from tests.e2e.openai_requests import MODEL, serving
@@ -21,6 +23,9 @@ pytestmark = [pytest.mark.clients, ONLY_IN_PROCESS]
 ROOT = Path(__file__).parents[3]
 PYTHON = Path(os.environ.get("TRTSPEC_CLIENTS_PYTHON", ROOT / ".venv-clients/bin/python"))
 """Set up by `make test-clients`."""
+GUIDES = ROOT / "docs" / "how-to"
+ADDRESS = "http://127.0.0.1:9000/v1"
+"""Of the pages."""
 PROMPT, TOKENS = "Write a stack.", 100
 Ask = Callable[[str], dict[str, Any]]
 
@@ -47,21 +52,30 @@ def text(url: str) -> str:
     return made.choices[0].message.content
 
 
+def run(*words: str) -> str:
+    # LiteLLM would ask GitHub for prices.
+    environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    return subprocess.run(
+        [str(PYTHON), *words], stdout=subprocess.PIPE, text=True, check=True, env=environment
+    ).stdout
+
+
+def shown(page: str, language: str, url: str) -> str:
+    """Returns the one block of a guide in this language, with the address of this server."""
+    text = (GUIDES / page).read_text(encoding="utf-8")
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert ADDRESS in found
+    return found.replace(ADDRESS, url)
+
+
 @pytest.fixture
 def ask(url: str) -> Ask:
-    def run(script: str) -> dict[str, Any]:
-        done = subprocess.run(
-            [PYTHON, Path(__file__).with_name(script), url, MODEL, PROMPT],
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-            # LiteLLM would ask GitHub for prices.
-            env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
-        )
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    def asked(script: str) -> dict[str, Any]:
+        said = run(str(Path(__file__).with_name(script)), url, MODEL, PROMPT)
+        found: dict[str, Any] = json.loads(said.splitlines()[-1])
         return found
 
-    return run
+    return asked
 
 
 def is_light(value: dict[str, Any]) -> bool:
@@ -99,3 +113,31 @@ def test_litellm(ask: Ask, text: str) -> None:
     assert told["completion"]
     name, arguments = told["call"]
     assert (name, arguments.keys()) == ("paint", {"colour"})
+
+
+@pytest.mark.parametrize("page", ["langchain.md", "litellm.md"])
+def test_a_guide_can_be_followed(url: str, text: str, page: str) -> None:
+    assert run("-c", shown(page, "python", url)).startswith(text)
+
+
+def test_the_configuration_of_litellms_proxy(url: str, text: str) -> None:
+    """The proxy gives its `model_list` to this router."""
+    models = YAML(typ="safe").load(shown("litellm.md", "yaml", url))["model_list"]
+    said = f"[{{'role': 'user', 'content': {PROMPT!r}}}], max_tokens={TOKENS}, temperature=0"
+    answer = f"litellm.Router(model_list={models!r}).completion('llama', {said})"
+    assert run("-c", f"import litellm\nprint({answer}.choices[0].message.content)").startswith(text)
+
+
+def test_what_open_webui_sends(url: str, text: str) -> None:
+    """Its `routers/openai.py`: the list of models, an answer that is streamed, and a title that is not."""
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        (model,) = [model.id for model in client.models.list()]
+        said: Any = {"model": model, "messages": [{"role": "user", "content": PROMPT}], "temperature": 0}
+        usage: Any = {"include_usage": True}
+        chunks = list(
+            client.chat.completions.create(**said, max_tokens=TOKENS, stream=True, stream_options=usage)
+        )
+        title = client.chat.completions.create(**said, stream=False, max_completion_tokens=TOKENS)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == text
+    assert [chunk.usage.completion_tokens for chunk in chunks if chunk.usage] == [TOKENS]
+    assert title.choices[0].message.content == text
