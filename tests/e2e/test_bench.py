@@ -271,7 +271,7 @@ def against_itself(server: Deploy, seed: int, pairs: int = 8) -> Interval:
         )  # fmt: skip
         arm = BenchArm(found.endpoint, 0)
         try:
-            (level,) = await measure(plan, {"speculative": arm, "plain": arm}, OwnTraffic(), None, Silent())
+            (level,) = await measure(plan, {"speculative": arm, "plain": arm}, OwnTraffic(), Silent())
         finally:
             await found.endpoint.close()
         pairs_of = [

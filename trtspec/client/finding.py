@@ -112,7 +112,8 @@ async def _openai(base: URL, model: str | None, streams: Streams, chat: bool) ->
 
 def metrics_beside(endpoint: Endpoint) -> str | None:
     """Returns where servers of OpenAI's API have their metrics: beside it, as vLLM does."""
-    return str(URL(endpoint.url).parent / "metrics") if endpoint.api == "openai" else None
+    is_openai = isinstance(endpoint, OpenAiEndpoint)
+    return str(URL(endpoint.url).parent / endpoint.metrics_path) if is_openai else None
 
 
 def shown(url: str) -> str:

@@ -10,7 +10,7 @@ from yarl import URL
 from trtspec.client.endpoint import Api, AskError, DraftCounts, EndpointRequest, Hear, TimedAnswer, unheard
 from trtspec.client.http import Streams, problem_of
 
-TRTSPEC, SGLANG = "trtspec", "sglang"
+TRTSPEC, SGLANG, TENSORRT_LLM = "trtspec", "sglang", "tensorrt_llm"
 """The owners of models in `/v1/models`; each API has its own."""
 
 COUNTING = {SGLANG: {"return_spec_tokens_details": True}}
@@ -34,6 +34,7 @@ class OpenAiEndpoint:
     def __init__(self, url: str, model: str, streams: Streams, *, chat: bool, owner: str | None) -> None:
         self.url, self.model, self._streams, self._chat = url, model, streams, chat
         self._address = URL(url) / ("chat/completions" if chat else "completions")
+        self.metrics_path = "prometheus/metrics" if owner == TENSORRT_LLM else "metrics"
         self.plain_per_request, self._counting = owner == TRTSPEC, COUNTING.get(owner or "", {})
 
     async def ask(self, question: EndpointRequest, hear: Hear = unheard) -> TimedAnswer:

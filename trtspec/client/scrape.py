@@ -1,6 +1,7 @@
 """Reads the metrics of a server, in Prometheus's text format, and how they grow.
 
-Names of counters are trtspec's, and those of vLLM's server where it has the same thing.
+Names of counters are trtspec's, and those of vLLM's server where it has the same thing. A name with its
+server's prefix (`sglang:…`, `trtllm_…`) stands for itself.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ class Growth:
 
 def names(name: str) -> Iterable[str]:
     """Returns the names of a metric, at trtspec's servers and at vLLM's."""
+    if name.startswith(("sglang:", "trtllm_")):
+        return (name,)
     return (f"trtspec:{name}", f"vllm:{name}", f"vllm:{name}_total")
 
 

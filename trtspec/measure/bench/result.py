@@ -337,6 +337,8 @@ class BenchVerdict:
     switch_off_above: float | None = None
     notes: tuple[str, ...] = ()
     """Facts that a reader must know beside it."""
+    invalid: tuple[str, ...] = ()
+    """The options of the run that make it say nothing about users' traffic; `words` name them too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from trtspec.serving.drafters.source import EARLIER
 
 _PER_POSITION = "spec_decode_num_accepted_tokens_per_pos"
 _QUERIES, _HITS = "prefix_cache_queries", "prefix_cache_hits"
+_SGLANG = "sglang:prompt_tokens_total", "sglang:cached_tokens_total"
+_MISSED, _REUSED = "trtllm_kv_cache_missed_blocks_total", "trtllm_kv_cache_reused_blocks_total"
 _DRAFT_S, _VERIFY_S, _OVERHEAD_S = (f"round_{part}_seconds" for part in ("draft", "verification", "overhead"))
 _SHARE = "trtspec:speculation_share"
 _AT_WORK = ("num_requests_running", "num_requests_waiting")
@@ -17,7 +19,7 @@ _AT_WORK = ("num_requests_running", "num_requests_waiting")
 
 @dataclass(frozen=True, slots=True)
 class KvReuseShare:
-    """Prompt tokens of the target, and how many of them its KV cache had."""
+    """Prompt tokens of the target, and how many of them its KV cache had; TensorRT-LLM counts blocks."""
 
     asked: float = 0.0
     found: float = 0.0
@@ -58,6 +60,13 @@ class Meanwhile:
 
     @property
     def kv_reuse(self) -> KvReuseShare:
+        """The reuse of prefixes, by the names of SGLang 0.5.23 and TensorRT-LLM 1.3 too."""
+        growth = self._growth
+        if growth.has(_SGLANG[0]):
+            return KvReuseShare(*map(growth.of, _SGLANG))
+        if growth.has(_MISSED):
+            found = growth.of(_REUSED)
+            return KvReuseShare(growth.of(_MISSED) + found, found)
         labels = {"engine": "target"} if self._growth.has(_QUERIES, engine="target") else {}
         return KvReuseShare(self._growth.of(_QUERIES, **labels), self._growth.of(_HITS, **labels))
 

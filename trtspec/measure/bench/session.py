@@ -118,6 +118,8 @@ class BenchArm:
     endpoint: Endpoint
     num_draft_tokens: int | None
     """K; None leaves it to the server."""
+    metrics_url: str | None = None
+    """The metrics of its server."""
 
 
 class BlockListener(Protocol):
@@ -140,7 +142,6 @@ async def measure(
     plan: BenchPlan,
     arms: Mapping[ArmName, BenchArm],
     traffic: Traffic,
-    metrics_url: str | None,
     listener: BlockListener,
 ) -> list[LoadSamples]:
     """Returns the samples of each load. If it is cancelled, `listener` has the samples so far."""
@@ -151,7 +152,7 @@ async def measure(
             level = LoadSamples(load)
             measured.append(level)
             listener.began(load, measured)
-            run = _Level(plan, arms, traffic, metrics_url, listener, meter, number)
+            run = _Level(plan, arms, traffic, listener, meter, number)
             await run.run(level, prompts, measured)
     return measured
 
@@ -163,7 +164,6 @@ class _Level:
     _plan: BenchPlan
     _arms: Mapping[ArmName, BenchArm]
     _traffic: Traffic
-    _metrics_url: str | None
     _listener: BlockListener
     _meter: GpuMeter
     _number: int
@@ -177,7 +177,8 @@ class _Level:
                 await closed_loop(self._arms[name].endpoint, warm_up, streams, manner)
         self._listener.warm()
         spans: dict[ArmName, list[tuple[float, float]]] = {name: [] for name in plan.arms}
-        before = seen = await self._look()
+        seen = {name: await self._look(name) for name in plan.arms}
+        before = seen["speculative"]
         for number in range(plan.pairs):
             asked = list(islice(prompts, plan.prompts_per_block(load)))
             pair: dict[ArmName, Block] = {}
@@ -186,17 +187,25 @@ class _Level:
                 begin = perf_counter()
                 pair[name] = await self._block(level, name, number, asked)
                 spans[name].append((begin, perf_counter()))
-                if before:
-                    last, seen = seen, await self._look()
-                    if last and seen:
-                        reuse = Meanwhile(last, seen).kv_reuse
-                        level.kv_reuse[name] = level.kv_reuse.get(name, KvReuseShare()) + reuse
+                await self._reckon(level, name, seen)
             level.broken_off.clear()
             level.pairs.append(pair)
             level.gpu_use = {name: self._meter.use(own) for name, own in spans.items()}
-            if before and seen:
-                level.meanwhile = Meanwhile(before, seen)
+            if before and (after := seen["speculative"]):
+                level.meanwhile = Meanwhile(before, after)
             self._listener.paired(measured)
+
+    async def _reckon(self, level: LoadSamples, name: ArmName, seen: dict[ArmName, Scrape | None]) -> None:
+        """Adds what the server of an arm reused in a block; `seen` has the last look at each arm's server."""
+        if (last := seen[name]) is None:
+            return
+        now = await self._look(name)
+        for other, arm in self._arms.items():
+            if arm.metrics_url == self._arms[name].metrics_url:
+                seen[other] = now
+        if now:
+            reuse = Meanwhile(last, now).kv_reuse
+            level.kv_reuse[name] = level.kv_reuse.get(name, KvReuseShare()) + reuse
 
     async def _block(self, level: LoadSamples, name: ArmName, pair: int, asked: list[Prompt]) -> Block:
         endpoint, load = self._arms[name].endpoint, level.load
@@ -220,14 +229,14 @@ class _Level:
         k = self._arms[name].num_draft_tokens
         return Manner(of.max_tokens, of.temperature, of.seed, of.ignore_eos, k, tenant, heard)
 
-    async def _look(self) -> Scrape | None:
-        """Returns the server's metrics once no request is running; None if it has no metrics."""
-        if self._metrics_url is None:
+    async def _look(self, name: ArmName) -> Scrape | None:
+        """Returns the metrics of an arm's server once no request is running; None if it has none."""
+        if (url := self._arms[name].metrics_url) is None:
             return None
         deadline = perf_counter() + _IDLE_S
         while True:
             try:
-                text = await asyncio.to_thread(read, self._metrics_url)
+                text = await asyncio.to_thread(read, url)
             except TrtspecError:
                 return None
             scrape = parse(text, perf_counter())
@@ -308,22 +317,24 @@ async def run(
             return found.endpoint, found.software
 
         endpoint, software = await reach(asked.url, asked.model_name, asked.key)
-        arms: dict[ArmName, BenchArm] = {"speculative": BenchArm(endpoint, plan.num_draft_tokens)}
+        metrics_url = asked.metrics_url or metrics_beside(endpoint)
+        arms: dict[ArmName, BenchArm] = {
+            "speculative": BenchArm(endpoint, plan.num_draft_tokens, metrics_url)
+        }
         plain_by: Literal["request", "baseline", "none"] = "none"
         if asked.baseline is not None:
             other, _ = await reach(asked.baseline, None, asked.baseline_key)
-            arms["plain"] = BenchArm(other, 0 if other.plain_per_request else None)
+            arms["plain"] = BenchArm(other, 0 if other.plain_per_request else None, metrics_beside(other))
             plain_by = "baseline"
         elif endpoint.plain_per_request:
-            arms["plain"], plain_by = BenchArm(endpoint, 0), "request"
+            arms["plain"], plain_by = BenchArm(endpoint, 0, metrics_url), "request"
         plan = replace(plan, paired="plain" in arms, chat=plan.chat and endpoint.api == "openai")
         baseline = shown(asked.baseline) if asked.baseline else None
         server = BenchedServer(shown(endpoint.url), endpoint.api, plain_by, baseline, software)
         model = replace(asked.model or BenchedModel(""), name=endpoint.model)
         of = _begun(plan, server, model, traffic.name, asked.command)
         keeper = _Keeper(plan, of, asked, watcher(of, plan))
-        metrics_url = asked.metrics_url or metrics_beside(endpoint)
-        work = asyncio.ensure_future(measure(plan, arms, traffic, metrics_url, keeper))
+        work = asyncio.ensure_future(measure(plan, arms, traffic, keeper))
         with _ends_on_signals(work), suppress(asyncio.CancelledError):
             await work
         return keeper.end(is_partial=work.cancelled())

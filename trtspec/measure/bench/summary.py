@@ -38,6 +38,8 @@ _MOST_FAILED = 0.01
 """The largest share of an arm's requests at a rate that may fail for a speed-up to be stated."""
 _LATE_S, _LATE_SHARE = 0.01, 0.01
 _LEAST_GAIN = 1.01
+_LEAST_REUSE = 0.9
+"""The least share of the reuse without drafts that is not worth a note."""
 
 
 def verdict(levels: Sequence[LoadResult], notes: tuple[str, ...] = ()) -> BenchVerdict:
@@ -125,6 +127,21 @@ def notes_of_order(levels: Sequence[LoadResult], confidence: float) -> Iterator[
             )
 
 
+def notes_of_reuse(levels: Sequence[LoadResult]) -> Iterator[str]:
+    """Yields the notes on loads at which the server found less of the prompts in its cache with drafts.
+
+    An engine may keep no prefix for its drafts, or give up the end of each (sgl-project/sglang#32459).
+    """
+    for level in levels:
+        plain = level.arms.plain.inside.kv_reuse if level.arms.plain else None
+        own = level.arms.speculative.inside.kv_reuse
+        if plain and own is not None and own < _LEAST_REUSE * plain:
+            yield (
+                f"{level.load}: the KV cache had {own:.0%} of the prompts' tokens with drafts, and "
+                f"{plain:.0%} without: this engine reuses fewer prefixes with drafts"
+            )
+
+
 def notes(plan: BenchPlan, measured: Sequence[LoadSamples], is_one_tenant: bool = False) -> Iterator[str]:
     """Yields the notes; `is_one_tenant` says that both arms asked one server as the same tenant."""
     for level in measured:
@@ -153,8 +170,6 @@ def notes(plan: BenchPlan, measured: Sequence[LoadSamples], is_one_tenant: bool 
             f"{len(plan.workload.prompts)} prompts were sent repeatedly, so a cache of prompts helped more "
             "than it does with new prompts"
         )
-    if plan.workload.name == SYNTHETIC:
-        yield "the prompts are random words: drafts do better or worse on your users' prompts"
     if any(not sample.tokens_told for level in measured for sample in _samples(level, "speculative")):
         yield "the server does not count its tokens; pieces of text were counted instead"
     looks = [level.meanwhile for level in measured]
@@ -196,7 +211,28 @@ def summary(
     whole = [level for level in measured if level.pairs]
     levels = tuple(_level(plan, level) for level in whole)
     said = (*notes(plan, whole, is_one_tenant), *notes_of_order(levels, plan.confidence))
-    return replace(begun, levels=levels, verdict=verdict(levels, said), is_partial=is_partial)
+    found = valid(verdict(levels, (*said, *notes_of_reuse(levels))), plan)
+    return replace(begun, levels=levels, verdict=found, is_partial=is_partial)
+
+
+def valid(found: BenchVerdict, plan: BenchPlan) -> BenchVerdict:
+    """Returns a verdict that names what makes its speed-ups say nothing about users' traffic.
+
+    Nobody can foresee random words, nor what stands behind the end of an answer, and drafts are accepted
+    otherwise there (arXiv 2604.09557: random tokens overestimate throughput by 23 %).
+    """
+    invalid = []
+    if plan.workload.name == SYNTHETIC:
+        invalid.append("the prompts are random words")
+    if plan.ignore_eos:
+        invalid.append("ignore_eos makes answers go on behind their end")
+    if not invalid or found.decision == "unmeasured":
+        return found
+    return replace(
+        found,
+        words=f"{found.words}; invalid for users' traffic: {', and '.join(invalid)}",
+        invalid=tuple(invalid),
+    )
 
 
 def _level(plan: BenchPlan, level: LoadSamples) -> LoadResult:

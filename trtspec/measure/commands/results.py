@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -82,6 +83,9 @@ class ShownBench:
         header = ("speed-up", interval_of, "tokens/s", "without", "accepted", "a round", "failed")
         out.table(map(_gained, self.result.levels), (measured.header[0], *header))
         out.result()
+        if reused := list(_reused(self.result.levels)):
+            out.table(reused, (measured.header[0], "of prompts' tokens from the KV cache", "without drafts"))
+            out.result()
         _print_waits(measured)
 
     def as_json(self) -> Any:
@@ -149,6 +153,14 @@ def _gained(level: LoadResult) -> tuple[str, ...]:
         plain(drafts.tokens_per_verification if drafts else None),
         str(own.failed + (without.failed if without else 0)),
     )
+
+
+def _reused(levels: Sequence[LoadResult]) -> Iterator[tuple[str, str, str]]:
+    """Yields the loads at which the server's metrics tell how much of the prompts it had."""
+    for level in levels:
+        shares = [arm and arm.inside.kv_reuse for arm in (level.arms.speculative, level.arms.plain)]
+        if any(share is not None for share in shares):
+            yield f"{level.load.value:g}", percent(shares[0]), percent(shares[1])
 
 
 def _tokens(figures: ArmFigures | None) -> str:

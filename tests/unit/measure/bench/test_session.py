@@ -7,6 +7,7 @@ import csv
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,12 @@ class Server:
 
 @pytest.fixture
 def server() -> Iterator[tuple[Server, str]]:
+    with serving() as found:
+        yield found
+
+
+@contextmanager
+def serving() -> Iterator[tuple[Server, str]]:
     served, loop, started = Server(), asyncio.new_event_loop(), threading.Event()
     ports: list[int] = []
 
@@ -119,9 +126,11 @@ class Watcher:
         self.told.append(f"{len(result.levels[0].pairs)} pairs, partial: {result.is_partial}")
 
 
-def bench(url: str, folder: Path, *, as_csv: bool, plan: BenchPlan = PLAN) -> tuple[Outcome, Watcher]:
+def bench(
+    url: str, folder: Path, *, as_csv: bool, plan: BenchPlan = PLAN, baseline: str | None = None
+) -> tuple[Outcome, Watcher]:
     watcher = Watcher()
-    asked = BenchTargets(url, None, None, None, 30.0, folder, as_csv, keeps_answers=True, key=KEY)
+    asked = BenchTargets(url, None, baseline, None, 30.0, folder, as_csv, keeps_answers=True, key=KEY)
     return asyncio.run(run(plan, asked, watcher, OwnTraffic())), watcher
 
 
@@ -194,6 +203,14 @@ def test_each_arm_has_its_own_share_of_the_cache(server: tuple[Server, str], tmp
     assert level.arms.speculative.inside.kv_reuse == 0
     assert level.arms.plain is not None
     assert level.arms.plain.inside.kv_reuse == 1
+
+
+def test_a_baseline_tells_of_its_own_cache(server: tuple[Server, str], tmp_path: Path) -> None:
+    with serving() as (_, baseline):
+        (found, _), _ = bench(server[1], tmp_path, as_csv=True, baseline=baseline)
+    (level,) = found.levels
+    assert level.arms.plain is not None
+    assert (level.arms.speculative.inside.kv_reuse, level.arms.plain.inside.kv_reuse) == (0, 1)
 
 
 def test_answers_are_those_of_the_run_that_the_result_is_of(

@@ -25,7 +25,16 @@ from trtspec.measure.bench.result import (
 )
 from trtspec.measure.bench.sample import Block, LoadSamples, RequestSample
 from trtspec.measure.bench.server_metrics import Meanwhile, is_idle
-from trtspec.measure.bench.summary import figures, keeps, notes, notes_of_order, summary, verdict
+from trtspec.measure.bench.summary import (
+    figures,
+    keeps,
+    notes,
+    notes_of_order,
+    notes_of_reuse,
+    summary,
+    valid,
+    verdict,
+)
 from trtspec.measure.workloads.workload import Prompt, Workload
 
 ONE = OfferedLoad("streams", 1)
@@ -67,18 +76,57 @@ def test_a_quiet_run_has_nothing_beside_it() -> None:
             ONE,
             Workload("w", "w", MANY.prompts[:1]),
         ),
-        (
-            "the prompts are random words",
-            (sample(),),
-            ONE,
-            Workload("synthetic", "s", MANY.prompts),
-        ),
     ],
 )
-def test_a_bench_warns_of_failed_late_repeated_and_random_requests(
+def test_a_bench_warns_of_failed_late_and_repeated_requests(
     said: str, samples: tuple[RequestSample, ...], load: OfferedLoad, workload: Workload
 ) -> None:
     assert said in told(*samples, load=load, prompts=workload)
+
+
+@pytest.mark.parametrize(
+    ("name", "ignores", "why"),
+    [
+        ("synthetic", True, "the prompts are random words, and ignore_eos makes"),
+        ("questions", True, "ignore_eos makes answers go on behind their end"),
+        ("questions", False, None),
+    ],
+)
+def test_the_verdict_names_what_makes_it_invalid(name: str, ignores: bool, why: str | None) -> None:
+    plan = BenchPlan(Workload(name, "w", MANY.prompts), (ONE,), paired=True, ignore_eos=ignores)
+    found = valid(verdict(result().levels), plan)
+    assert bool(found.invalid) == (why is not None)
+    assert ("invalid for users' traffic" in found.words) == (why is not None)
+    assert (why or "1.9x") in found.words
+    assert found.decision == "up_to"
+    assert valid(verdict(()), plan).words == "nothing was measured"
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ('vllm:prefix_cache_queries_total{engine="0"}', 'vllm:prefix_cache_hits_total{engine="0"}'),
+        ("sglang:prompt_tokens_total", 'sglang:cached_tokens_total{cache_source="device"}'),
+        ("trtllm_kv_cache_missed_blocks_total", "trtllm_kv_cache_reused_blocks_total"),
+        ('trtspec:prefix_cache_queries{engine="target"}', 'trtspec:prefix_cache_hits{engine="target"}'),
+    ],
+)
+def test_the_reuse_of_prefixes_is_read_at_every_server(asked: str, found: str) -> None:
+    blocks = 300 if "missed" in asked else 400  # TensorRT-LLM counts those that it had beside the others.
+    before = parse(f"{asked} 100\n{found} 50\n", 0.0)
+    reuse = Meanwhile(before, parse(f"{asked} {100 + blocks}\n{found} 150\n", 1.0)).kv_reuse
+    assert (reuse.asked, reuse.found, reuse.share) == (400, 100, 0.25)
+
+
+def test_an_engine_that_reuses_fewer_prefixes_with_drafts_is_told_of() -> None:
+    def level(own: float | None, plain: float | None) -> LoadResult:
+        first = result().levels[0]
+        arms = zip((first.arms.speculative, first.arms.plain), (own, plain), strict=True)
+        return replace(first, arms=Arms(*(replace(arm, inside=Inside(kv_reuse=n)) for arm, n in arms if arm)))
+
+    (note,) = notes_of_reuse([level(0.31, 0.62)])
+    assert "had 31% of the prompts' tokens with drafts, and 62% without" in note
+    assert not list(notes_of_reuse([level(0.6, 0.62), level(None, 0.5), level(0.5, None), level(0.0, 0.0)]))
 
 
 @pytest.mark.parametrize(
