@@ -16,6 +16,7 @@ from trtspec.base.errors import UnavailableError
 from trtspec.base.units import gib
 from trtspec.cli.terminal.options import BackendOption, JsonOption, OutputOption, RecipeArgument
 from trtspec.cli.terminal.output import out
+from trtspec.cli.terminal.schedule import ShownSchedule
 from trtspec.cli.terminal.steps import PlannedSteps
 from trtspec.deployment.deployment import rollout_file
 from trtspec.deployment.rollout.steps import name_of, read_record
@@ -23,6 +24,7 @@ from trtspec.forecast.rules import MeasuredRun
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.plan.outlook import PlanOutlook, look_ahead
 from trtspec.pipeline.plan.picture import draw
+from trtspec.pipeline.plan.schedule import check_form, forecast_schedule, write_schedule
 from trtspec.pipeline.plan.speed import ACCEPTANCES
 from trtspec.serving.executors.torch import host
 
@@ -37,6 +39,7 @@ EXAMPLES = (
     "trtspec plan recipe.yaml",
     "trtspec plan recipe.yaml --measured results/ --picture plan.svg",
     "trtspec plan recipe.yaml --commands",
+    "trtspec plan recipe.yaml --schedule scheduled.yaml",
     "trtspec plan recipe.yaml --fleet --rate 1000 --workload synthetic:input=512,output=256,spread=0.5",
 )
 
@@ -100,6 +103,14 @@ class PlanCommandOptions:
             "--store", metavar="URL", help="With --fleet: the store that replicas pull their engines from."
         ),
     ] = None
+    schedule: Annotated[
+        Path | None,
+        typer.Option(
+            "--schedule",
+            metavar="FILE",
+            help="Write the recipe with the forecast's K by the number of requests into this file.",
+        ),
+    ] = None
     output: OutputOption = None
     backend: BackendOption = None
     json: JsonOption = False
@@ -137,6 +148,9 @@ def _show(made: BuildPlan, options: PlanCommandOptions) -> None:
         )
     known = _measured(options.measured, made.resolved.loaded.recipe.name)
     outlook = look_ahead(made.resolved, host.look(), options.context, known, _rollout(made.output))
+    if options.schedule:
+        out.show(_scheduled(made, outlook, options.schedule, known), as_json=options.json)
+        return
     out.show(ShownPlan(made, outlook), as_json=options.json)
     if options.picture:
         _draw(made, outlook, options.picture)
@@ -145,6 +159,16 @@ def _show(made: BuildPlan, options: PlanCommandOptions) -> None:
         out.warning(memory.problem)
     if on_cpu and on_cpu.problem:
         out.warning(f"{on_cpu.problem}: a smaller max_seq_len or more memory help")
+
+
+def _scheduled(made: BuildPlan, outlook: PlanOutlook, file: Path, known: MeasuredRun | None) -> ShownSchedule:
+    """Writes the recipe with the forecast's schedule; raises UnavailableError without a forecast."""
+    loaded, options = made.resolved.loaded, made.resolved.target.options
+    if outlook.speed is None:
+        raise UnavailableError("--schedule", f"there is no forecast: {outlook.no_speed}")
+    check_form(loaded, outlook.speed.pair.longest)
+    found = forecast_schedule(outlook.speed, options.max_batch_size, known.acceptance if known else ())
+    return ShownSchedule(found, write_schedule(found, loaded, file))
 
 
 def _measured(file: Path | None, recipe: str) -> MeasuredRun | None:

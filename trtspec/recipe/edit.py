@@ -31,7 +31,7 @@ def edit(text: str, changes: Mapping[str, Any], path: Path) -> str:
     with suppress(Unreadable, yaml11.YAMLError):
         for key, value in changes.items():
             keys = (_emptied(key, wanted) if value is None else key).split(".")
-            _set(wanted, keys, value)
+            _set(wanted, keys, _as_read(value))
             text = _changed(text, keys, value)
         after = read(text.encode())
     if after is None or after.values != wanted or len(after.findings) > len(before.findings):
@@ -57,6 +57,11 @@ def _emptied(key: str, values: Mapping[str, Any]) -> str:
     section, _, name = key.rpartition(".")
     others = value_of(section, values)
     return _emptied(section, values) if isinstance(others, dict) and others.keys() == {name} else key
+
+
+def _as_read(value: Any) -> Any:
+    """Returns a value as the reader has it, whose keys are all texts: numbers of requests too."""
+    return {str(key): _as_read(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 def _set(values: dict[str, Any], keys: list[str], value: Any) -> None:

@@ -159,6 +159,11 @@ ALONE = {"draft": None}
             },
             "K of medusa changes",
         ),
+        (
+            "vllm",
+            {"engine": {"extra_args": ["-dp", "2"]}, "speculation": {"schedule": {1: 4, 9: 0}}},
+            "ignores it with --data-parallel-size 2",
+        ),
         ("sglang", {"speculation": {"schedule": {1: 4, 9: 0}}}, "only the steps of EAGLE's heads"),
         ("sglang", {**EAGLE3, "engine": {"extra_args": ["--enable-dp-attention"]}}, "--enable-dp-attention"),
         (

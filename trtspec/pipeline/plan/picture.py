@@ -1,4 +1,4 @@
-"""A picture of a forecast: the gain and the draft length by streams and acceptance, drawn by matplotlib."""
+"""Pictures by matplotlib: of a forecast, by streams and acceptance; and of a schedule of K."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtspec.base.picture import COLOURS, style
+from trtspec.forecast.schedule import DraftSchedule
 from trtspec.pipeline.plan.speed import ACCEPTANCES, Speed
 
 if TYPE_CHECKING:
@@ -51,3 +52,34 @@ def _label(axes: Axes, speed: Speed) -> None:
         axes.axvspan(too_many[0] / 2**0.5, streams[-1] * 2**0.25, color=COLOURS["rule"])
         words = " more than the KV cache holds"
         axes.text(too_many[0], axes.get_ylim()[0], words, rotation=90, va="bottom", fontsize="small")
+
+
+@style()
+def draw_schedule(found: DraftSchedule, title: str, file: Path) -> None:
+    """Draws the gain of each K by streams with its interval, and above it the K of the schedule."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.subplots()
+    lengths = sorted({length for level in found.levels for length in level.gains})
+    colours = mpl.colormaps[_COLOURS].resampled(len(lengths) + 1)
+    streams = [level.streams for level in found.levels]
+    for number, length in enumerate(lengths):
+        points = [(level.streams, gain) for level in found.levels if (gain := level.gains.get(length))]
+        ends = [[one.value - one.low for _, one in points], [one.high - one.value for _, one in points]]
+        at, values = [at for at, _ in points], [one.value for _, one in points]
+        shape = {"color": colours(number), "marker": "o", "markersize": 4, "capsize": 3}
+        axes.errorbar(at, values, yerr=ends, label=f"K = {length}", **shape)
+    axes.axhline(1, color=COLOURS["ink"], linewidth=1.2)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(streams, [str(number) for number in streams])
+    axes.set_xlabel("requests at once; above: the K of the schedule")
+    axes.set_ylabel("times the tokens a second without drafts")
+    for row in found.rows:
+        at = max(row.first, streams[0])
+        axes.axvline(at, color=COLOURS["soft"], linewidth=1, linestyle=":")
+        axes.annotate(row.cells[1], (at, 1), (3, 3), ("data", "axes fraction"), "offset points")
+    figure.legend(loc="outside right upper")
+    figure.suptitle(title if found.is_measured else f"{title}: a forecast, NOT MEASURED")
+    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)

@@ -13,11 +13,14 @@ import typer
 
 from trtspec.backends.recipes import load
 from trtspec.base.extras import require
-from trtspec.cli.terminal.options import JsonOption, RecipeArgument
+from trtspec.cli.terminal.options import JsonOption, PythonOption, RecipeArgument
 from trtspec.cli.terminal.output import out
+from trtspec.cli.terminal.server_options import ApiKeyFileOption, ServedModelOption
+from trtspec.measure.bench.statistics import FEWEST_PAIRS
 from trtspec.measure.workloads.reading import read_workload
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.train.tune.candidate import tuned_methods
+from trtspec.train.tune.load_race import TURNS, TURNS_OF_STARTS
 from trtspec.train.tune.result import TuneResult, as_json, tuned, why
 
 if TYPE_CHECKING:
@@ -29,7 +32,11 @@ EXAMPLES = (
     "trtspec tune recipe.yaml --workload prompts.jsonl",
     "trtspec tune recipe.yaml --answers recorded.jsonl --draft Qwen/Qwen2.5-0.5B-Instruct --layers 4",
     "trtspec tune recipe.yaml --workload prompts.jsonl --streams 16 --output recipe.yaml",
+    "trtspec tune recipe.yaml --workload prompts.jsonl --schedule --streams 1,4,16,64",
 )
+
+
+_MOST_STREAMS = 1024
 
 
 class Precision(str, Enum):
@@ -84,11 +91,44 @@ class TuneCommandOptions:
         int | None, typer.Option(min=1, max=64, help="The largest K.", show_default="the recipe's, or 8")
     ] = None
     streams: Annotated[
-        int,
+        str,
         typer.Option(
-            min=1, max=1024, help="Tune for this many requests at once: 1 for latency, more for goodput."
+            metavar="N,N",
+            help="Tune for this many requests at once: 1 for latency, more for goodput. With --schedule, "
+            "measure each of these numbers.",
         ),
-    ] = 1
+    ] = "1"
+    schedule: Annotated[
+        bool,
+        typer.Option(
+            "--schedule",
+            help="Measure K by the number of requests on a server, and write speculation.schedule.",
+        ),
+    ] = False
+    url: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[K=]URL",
+            help="With --schedule: a running server that takes K from requests, as trtspec's; or one of each "
+            "K, 0=URL for no drafts; schedule=URL for the recipe's schedule. May be repeated.",
+            show_default="started by the recipe",
+        ),
+    ] = None
+    turns: Annotated[
+        int | None,
+        typer.Option(
+            min=FEWEST_PAIRS,
+            help="With --schedule: measure each K in at most this many turns.",
+            show_default=f"{TURNS}, or {TURNS_OF_STARTS} where each K is a start",
+        ),
+    ] = None
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --schedule: draw the gains into this .svg, .png or .pdf."),
+    ] = None
+    model_name: ServedModelOption = None
+    api_key_file: ApiKeyFileOption = None
+    python: PythonOption = None
     speed: Annotated[
         Literal["measured", "plan"] | None,
         typer.Option(
@@ -120,16 +160,36 @@ class TuneCommandOptions:
 
 def tune(options: TuneCommandOptions) -> None:
     """Find the best draft, method and K for a recipe."""
+    streams = _streams(options)
+    if options.schedule:
+        from trtspec.train.commands.tune_schedule import tune_schedule
+
+        tune_schedule(options, streams)
+        return
+    if options.url or options.turns or options.picture:
+        raise typer.BadParameter("--url, --turns and --picture go with --schedule")
     require("trtspec tune", "torch")
     if (options.workload is None) == (options.answers is None):
         raise typer.BadParameter("give one of --workload and --answers")
     loaded = load(options.recipe)
-    found = _measure(options, loaded)
+    found = _measure(options, loaded, *streams)
     beside = options.recipe.with_name(f"{options.recipe.stem}.tuned{options.recipe.suffix}")
     _tell(found, loaded, options.output or beside, json=options.json)
 
 
-def _measure(options: TuneCommandOptions, loaded: LoadedRecipe) -> TuneResult:
+def _streams(options: TuneCommandOptions) -> tuple[int, ...]:
+    """Returns the numbers of requests in rising order; several are for a schedule alone."""
+    words = options.streams.split(",")
+    if not all(word.isdecimal() and 1 <= int(word) <= _MOST_STREAMS for word in words):
+        problem = f"whole numbers from 1 to {_MOST_STREAMS} with commas between them, not {options.streams!r}"
+        raise typer.BadParameter(problem, param_hint="--streams")
+    found = tuple(sorted(set(map(int, words))))
+    if len(found) > 1 and not options.schedule:
+        raise typer.BadParameter("several numbers go with --schedule", param_hint="--streams")
+    return found
+
+
+def _measure(options: TuneCommandOptions, loaded: LoadedRecipe, streams: int) -> TuneResult:
     """Tries the candidates of the options on answers of the target, and keeps the measurements for the next
     call."""
     # It imports PyTorch, which the command's help does not need.
@@ -142,7 +202,7 @@ def _measure(options: TuneCommandOptions, loaded: LoadedRecipe) -> TuneResult:
         precisions=tuple(one.value for one in options.precision or ()),
         methods=tuple(one.value for one in options.method or ()),
         longest=options.longest,
-        streams=options.streams,
+        streams=streams,
         is_measured=None if options.speed is None else options.speed == "measured",
     )
     try:
