@@ -112,8 +112,9 @@ async def _openai(base: URL, model: str | None, streams: Streams, chat: bool) ->
 
 def metrics_beside(endpoint: Endpoint) -> str | None:
     """Returns where servers of OpenAI's API have their metrics: beside it, as vLLM does."""
-    is_openai = isinstance(endpoint, OpenAiEndpoint)
-    return str(URL(endpoint.url).parent / endpoint.metrics_path) if is_openai else None
+    if not isinstance(endpoint, OpenAiEndpoint):
+        return None
+    return str(URL(endpoint.url).parent / endpoint.metrics_path)
 
 
 def shown(url: str) -> str:

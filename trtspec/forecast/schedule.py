@@ -152,7 +152,7 @@ def _first(one: tuple[LoadGains, int], other: tuple[LoadGains, int]) -> int:
     logs = [math.log(first.value / second.value) for first, second in ends if first and second]
     if len(logs) == 2 and logs[0] > logs[1]:
         share = min(max(logs[0] / (logs[0] - logs[1]), 0.0), 1.0)
-    crossing = low.streams * (high.streams / low.streams) ** share
+    crossing: float = low.streams * (high.streams / low.streams) ** share
     return min(max(math.ceil(crossing - 1e-9), low.streams + 1), high.streams)
 
 

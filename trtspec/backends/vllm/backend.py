@@ -103,7 +103,7 @@ class VllmBackend(ServerBackend):
     def schedule_flaw(self, recipe: Recipe) -> str | None:
         """Returns that two proposers of vllm/v1/spec_decode, of 0.32.0, assert that K stays the same.
 
-        `_maybe_disable_dynamic_sd_for_data_parallel` of vllm/config/vllm.py takes it from data parallel ranks.
+        From data parallel ranks `_maybe_disable_dynamic_sd_for_data_parallel` of vllm/config takes it.
         """
         if (ranks := self.data_ranks(recipe.engine.extra_args)) > 1:
             return f"vLLM ignores it with {self.data_parallel[0]} {ranks} of engine.extra_args"

@@ -158,9 +158,10 @@ def _gained(level: LoadResult) -> tuple[str, ...]:
 def _reused(levels: Sequence[LoadResult]) -> Iterator[tuple[str, str, str]]:
     """Yields the loads at which the server's metrics tell how much of the prompts it had."""
     for level in levels:
-        shares = [arm and arm.inside.kv_reuse for arm in (level.arms.speculative, level.arms.plain)]
-        if any(share is not None for share in shares):
-            yield f"{level.load.value:g}", percent(shares[0]), percent(shares[1])
+        plain = level.arms.plain.inside.kv_reuse if level.arms.plain else None
+        own = level.arms.speculative.inside.kv_reuse
+        if own is not None or plain is not None:
+            yield f"{level.load.value:g}", percent(own), percent(plain)
 
 
 def _tokens(figures: ArmFigures | None) -> str:

@@ -69,17 +69,19 @@ def draw_schedule(found: DraftSchedule, title: str, file: Path) -> None:
         points = [(level.streams, gain) for level in found.levels if (gain := level.gains.get(length))]
         ends = [[one.value - one.low for _, one in points], [one.high - one.value for _, one in points]]
         at, values = [at for at, _ in points], [one.value for _, one in points]
-        shape = {"color": colours(number), "marker": "o", "markersize": 4, "capsize": 3}
-        axes.errorbar(at, values, yerr=ends, label=f"K = {length}", **shape)
+        line = axes.errorbar(at, values, yerr=ends, label=f"K = {length}", capsize=3, marker="o")
+        line[0].set_markersize(4)
+        for part in line.get_children():
+            part.set_color(colours(number))
     axes.axhline(1, color=COLOURS["ink"], linewidth=1.2)
     axes.set_xscale("log", base=2)
     axes.set_xticks(streams, [str(number) for number in streams])
     axes.set_xlabel("requests at once; above: the K of the schedule")
     axes.set_ylabel("times the tokens a second without drafts")
     for row in found.rows:
-        at = max(row.first, streams[0])
-        axes.axvline(at, color=COLOURS["soft"], linewidth=1, linestyle=":")
-        axes.annotate(row.cells[1], (at, 1), (3, 3), ("data", "axes fraction"), "offset points")
+        begin = max(row.first, streams[0])
+        axes.axvline(begin, color=COLOURS["soft"], linewidth=1, linestyle=":")
+        axes.annotate(row.cells[1], (begin, 1), (3, 3), ("data", "axes fraction"), "offset points")
     figure.legend(loc="outside right upper")
     figure.suptitle(title if found.is_measured else f"{title}: a forecast, NOT MEASURED")
     figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)

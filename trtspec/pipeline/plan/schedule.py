@@ -27,7 +27,7 @@ def forecast_gain(speed: Speed, streams: int, length: int, acceptance: Sequence[
     Without one the range is that of `ACCEPTANCE`.
     """
     costs = speed.pair.costs(speed.at(streams), length)
-    known = [[*acceptance, *acceptance[-1:] * length][:length]] if acceptance else []
+    known = [[*acceptance, *[acceptance[-1]] * length][:length]] if acceptance else []
     found = [speedup(each, costs) for each in known or [[share] * length for share in ACCEPTANCE]]
     return LengthGain(found[len(found) // 2], found[0], found[-1])
 

@@ -71,8 +71,10 @@ class AskedServer:
 class ScheduleServers(Protocol):
     """The servers of a measurement."""
 
-    restarts: bool
-    """True if each K is a start of its own."""
+    @property
+    def restarts(self) -> bool:
+        """True if each K is a start of its own."""
+        ...
 
     def at(self, arm: Arm) -> AbstractContextManager[AskedServer]:
         """Yields a server of this K, or of the schedule, which answers until the end of the block."""
@@ -220,8 +222,7 @@ class ScheduleSession:
         if not edges:
             return []
         turns = CROSSINGS_OF_STARTS if self._servers.restarts else CROSSINGS
-        arms: list[Arm] = sorted({length for _, *both in edges for length in both})
-        arms.append(None)
+        arms: list[Arm] = [*sorted({length for _, *both in edges for length in both}), None]
         rates: dict[tuple[int, Arm], list[float]] = {}
         with self._watch("running across the thresholds", turns * len(arms)) as advance:
             for turn in range(turns):
