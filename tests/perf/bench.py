@@ -41,6 +41,7 @@ SCRIPTS = {
             "openai_front",
             "conversion",
             "adaptive",
+            "crossing",
         )
     },
     "adaptive, a draft right one time in ten": ("adaptive", "--draft", "wrong", "--phases", "1"),
@@ -94,7 +95,7 @@ def promised(results: dict[str, Any]) -> list[Bar]:
             for name, found in results["lookup"].items()
         ),
         Bar("all methods of drafting say the same", float(results["methods"]["same_text"]), 1, True),
-        *(Bar(**held) for name in ("methods", "forecast") for held in results[name]["bars"]),
+        *(Bar(**held) for name in ("methods", "forecast", "crossing") for held in results[name]["bars"]),
         Bar("a round after 131,072 tokens / after 1,024", round(longer / shorter, 2), 1.3, False),
         *under_load(results["load"]),
         *following(results),

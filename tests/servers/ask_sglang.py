@@ -10,6 +10,10 @@ import sys
 from typing import Any
 
 from sglang.srt.server_args import prepare_server_args
+from sglang.srt.speculative.adaptive_spec_params import (
+    adaptive_unsupported_reason,
+    resolve_candidate_steps_from_config,
+)
 
 FIELDS = (
     "model_path", "served_model_name", "dtype", "quantization", "kv_cache_dtype", "tp_size", "context_length",
@@ -22,7 +26,12 @@ FIELDS = (
 
 def asked(arguments: list[str]) -> dict[str, Any]:
     found = prepare_server_args(arguments)
-    return {name: getattr(found, name) for name in FIELDS}
+    told = {name: getattr(found, name) for name in FIELDS}
+    if not found.speculative_adaptive:
+        return told
+    # What it begins with, once its parser has the options of each number of requests.
+    steps = resolve_candidate_steps_from_config(found.speculative_adaptive_config)
+    return {**told, "adaptive_steps": steps, "adaptive_flaw": adaptive_unsupported_reason(found)}
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
 
 # A GPU has vLLM's second model runner. A CPU has no Triton, and so the first, which refuses DSpark.
 VllmConfig._validate_v1_model_runner = lambda self: None
@@ -30,7 +31,7 @@ def asked(arguments: list[str], whole: bool) -> dict[str, Any]:
         fields = ("quantization", "kv_cache_dtype", "tensor_parallel_size", "enable_chunked_prefill")
         return {name: getattr(engine, name) for name in ("model", *fields)}
     config = engine.create_engine_config()
-    speculation = config.speculative_config
+    speculation, most = config.speculative_config, config.scheduler_config.max_num_seqs
     return {
         "served_model_name": config.model_config.served_model_name,
         "names": parsed.served_model_name,
@@ -46,6 +47,10 @@ def asked(arguments: list[str], whole: bool) -> dict[str, Any]:
             name: getattr(speculation, f"suffix_decoding_{name}")
             for name in ("max_tree_depth", "max_cached_requests", "max_spec_factor", "min_token_prob")
         },
+        # The K of 1, 2, … requests, as the scheduler looks them up.
+        "by_requests": build_dynamic_sd_schedule_lookup(table, most, speculation.num_speculative_tokens)[1:]
+        if (table := speculation.num_speculative_tokens_per_batch_size)
+        else [],
         "use_heterogeneous_vocab": speculation.use_heterogeneous_vocab,
         "parallel_drafting": speculation.parallel_drafting,
         "draft_architecture": (speculation.draft_model_config or config.model_config).architecture,

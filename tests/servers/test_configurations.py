@@ -152,6 +152,39 @@ def test_vllm_parses_our_flags_for_a_parallel_draft_model_and_lookup_on_the_gpu(
     assert (of_lookup["method"], of_lookup["prompt_lookup"]) == ("ngram_gpu", [2, 8])
 
 
+SCHEDULE = {1: 4, 5: 2, 9: 0}
+
+
+def test_a_schedule_is_the_k_of_every_number_of_requests_at_vllm_and_at_sglang(
+    launched: Callable[..., ServerLaunch], llama_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    """From one recipe; SGLang follows one only with EAGLE's heads."""
+    meant = [[k for least, k in SCHEDULE.items() if least <= running][-1] for running in range(1, 17)]
+    of_vllm = launched("vllm", speculation=f"{{schedule: {SCHEDULE}}}")
+    parallel = [*of_vllm.arguments, "--data-parallel-size", "2"]
+    asked = [{"arguments": list(words), "whole": True} for words in (of_vllm.arguments, parallel)]
+    found, ignored = ask("ask_vllm.py", asked)
+    assert (found["num_speculative_tokens"], found["by_requests"]) == (4, meant)
+    assert ignored.get("by_requests") == [], "a recipe with both is refused"
+
+    target = llama_folder("target", **TARGET)
+    head = write_head(tmp_path / "head", "specforge")
+    of_sglang = launched(
+        "sglang",
+        target=f"{{model: {target}}}",
+        draft=f"{{model: {head}}}",
+        speculation=f"{{method: eagle3, schedule: {SCHEDULE}}}",
+        engine="{backend: sglang}",
+    )
+    for name, text in of_sglang.files.items():
+        (tmp_path / name).write_text(text)
+    words = [word.replace("{build}", str(tmp_path)) for word in of_sglang.arguments]
+    (parsed,) = ask("ask_sglang.py", [words])
+    assert parsed.get("adaptive_flaw", parsed) is None
+    assert parsed["adaptive_steps"] == sorted(set(SCHEDULE.values()))
+    assert parsed["speculative_num_steps"] == 4
+
+
 SCALINGS: tuple[dict[str, object], ...] = (
     {},
     {"model_max_length": 4096},
@@ -241,6 +274,7 @@ def test_vllm_parses_our_flags_into_the_configuration_that_was_planned(
             "max_spec_factor": 1.0,
             "min_token_prob": 0.1,
         },
+        "by_requests": [],
         "use_heterogeneous_vocab": False,
         "parallel_drafting": False,
         "draft_architecture": "LlamaForCausalLM",

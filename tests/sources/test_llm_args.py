@@ -100,6 +100,22 @@ def test_each_method(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
         assert not differing(read, wanted)
 
 
+def test_a_schedule_is_the_k_of_every_number_of_requests(
+    llama_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    """`TorchLlmArgs` takes it; in 1.3 each number is the most requests, in 1.2 the least (#10860)."""
+    llama_folder("target", **TARGET)
+    llama_folder("draft", **TARGET)
+    schedule = {1: 4, 5: 2, 9: 0}
+    (found,) = ask(
+        "ask_llm_args",
+        [written(tmp_path, "pair", draft="{model: ./draft}", speculation=f"{{schedule: {schedule}}}")],
+    )
+    written_keys = {str(least): length for least, length in schedule.items()}  # As JSON has them.
+    wanted = {"speculation": {"max_draft_len": 4, "draft_len_schedule": written_keys}}
+    assert not differing(found, wanted)
+
+
 def test_sizes_and_options_of_each_release(llama_folder: Callable[..., Path], tmp_path: Path) -> None:
     llama_folder("target")
     sizes = "max_batch_size: 64, max_seq_len: 128, max_num_tokens: 4096, enable_chunked_context: false"

@@ -13,6 +13,7 @@ from tests.unit.measure.bench.results import result
 from trtspec.cli.app import app
 from trtspec.forecast.speedup import RoundCosts, speedup
 from trtspec.measure.bench.result import write
+from trtspec.recipe.loader import parse
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 H200 = RECIPES / "llama-3.3-70b-h200.yaml"
@@ -49,6 +50,32 @@ def test_longer_texts_are_slower_and_fill_the_cache(hub_cache: Path) -> None:
     assert (short["fits"], long["fits"]) == (True, False)
     assert "the KV cache does not hold 32 sequences of that length" in plan(H200, "--context", "16384").stdout
     assert plan(H200, "--context", "99999").exit_code == 2
+
+
+def test_the_forecasts_schedule_is_a_recipe_that_says_that_it_was_not_measured(
+    hub_cache: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "scheduled.yaml"
+    found = json.loads(plan(H200, "--schedule", file, "--json").stdout)
+    schedule = {int(least): length for least, length in found["schedule"].items()}
+    assert not found["is_measured"]
+    assert file.read_text().startswith("# schedule: NOT MEASURED: a forecast for sequences of 1,024 tokens")
+    assert parse(file).recipe.speculation.schedule == schedule
+    for level in found["levels"]:
+        for gain in level["gains"].values():
+            assert gain["low"] <= gain["value"] <= gain["high"]
+    assert "NOT MEASURED" in plan(H200, "--schedule", file).stdout
+    write(result(), tmp_path)
+    measured = json.loads(plan(H200, "--schedule", file, "--measured", tmp_path, "--json").stdout)
+    first = measured["levels"][0]["gains"]["4"]
+    assert first["low"] == first["value"] == first["high"], "of an acceptance that is known"
+    assert "the acceptance that was measured" in measured["origin"]
+
+
+def test_a_schedule_without_a_forecast_is_refused(tmp_path: Path) -> None:
+    found = plan(RECIPES / "tiny/recipe.yaml", "--schedule", tmp_path / "s.yaml")
+    assert found.exit_code == 1
+    assert not (tmp_path / "s.yaml").exists()
 
 
 def test_commands_alone_are_no_json() -> None:

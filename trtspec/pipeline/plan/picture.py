@@ -69,10 +69,8 @@ def draw_schedule(found: DraftSchedule, title: str, file: Path) -> None:
         points = [(level.streams, gain) for level in found.levels if (gain := level.gains.get(length))]
         ends = [[one.value - one.low for _, one in points], [one.high - one.value for _, one in points]]
         at, values = [at for at, _ in points], [one.value for _, one in points]
-        line = axes.errorbar(at, values, yerr=ends, label=f"K = {length}", capsize=3, marker="o")
-        line[0].set_markersize(4)
-        for part in line.get_children():
-            part.set_color(colours(number))
+        name, colour = f"K = {length}", colours(number)
+        axes.errorbar(at, values, ends, label=name, color=colour, marker="o", markersize=4, capsize=3)
     axes.axhline(1, color=COLOURS["ink"], linewidth=1.2)
     axes.set_xscale("log", base=2)
     axes.set_xticks(streams, [str(number) for number in streams])

@@ -1,4 +1,4 @@
-"""`trtspec tune --schedule`: the policy on blocks that are known, and whole runs against simulated servers."""
+"""`trtspec tune --schedule`: the policy on known blocks, and whole runs against simulated servers."""
 
 from __future__ import annotations
 
