@@ -246,6 +246,35 @@ def test_a_recipe_is_served_measured_and_stopped(build_copy: Path, workload: Pat
     assert "does not answer" in gone.stderr
 
 
+@ONLY_IN_PROCESS
+def test_a_schedule_is_measured_on_a_server_that_runs(
+    server: Deploy, tiny_recipe: Path, workload: Path, tmp_path: Path
+) -> None:
+    words = ("--streams", "1,2", "--longest", "1", "--turns", "6", "--max-tokens", "16", "--json")
+    command = [
+        TRTSPEC,
+        "tune",
+        tiny_recipe,
+        "--schedule",
+        "--url",
+        server.api,
+        "--workload",
+        workload,
+        *words,
+    ]
+    done = subprocess.run(
+        [*map(str, command), "--output", str(tmp_path / "tuned.yaml")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["is_measured"]
+    assert "trtspec" in found["origin"]
+    for level in found["levels"]:
+        assert 0 < level["gains"]["1"]["low"] <= level["gains"]["1"]["high"]
+    assert set(found["schedule"].values()) <= {0, 1}
+    assert (found["recipe"] is None) == (not any(found["schedule"].values()))
+
+
 class Silent:
     """Listens to a measurement and says nothing."""
 

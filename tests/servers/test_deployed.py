@@ -90,6 +90,23 @@ def test_bench_measures_it_against_the_plain_one(pair: Deployed, plain: Deployed
     assert "accepted" in json.dumps(level)
 
 
+def test_tune_starts_it_for_each_k_and_runs_across_the_threshold(pair: Deployed, tmp_path: Path) -> None:
+    workload = tmp_path / "code.jsonl"
+    workload.write_text("".join(f"{json.dumps({'prompt': prompt})}\n" for prompt in heldout(200)))
+    words = ("--streams", "1,4", "--longest", 1, "--turns", 6, "--max-tokens", 16, "--python", PYTHON)
+    done = trtspec(
+        "tune", pair.recipe, "--schedule", "--workload", workload, *words, "--work", tmp_path, "--json"
+    )
+    assert done.returncode in (0, 1), done.stderr
+    found = json.loads(done.stdout)
+    assert set(found["schedule"].values()) <= {0, 1}
+    assert "vllm 0.32.0" in found["origin"]
+    assert "with a start of" in done.stderr
+    thresholds = [int(least) for least in found["schedule"]][1:]
+    assert [crossing["first"] for crossing in found["crossings"]] == thresholds
+    assert done.returncode == 0 or "collapses" in done.stderr
+
+
 @pytest.mark.parametrize("recipe", [LOOKUP, SUFFIX], ids=["ngram", "suffix"])
 def test_lookup_says_the_same_and_nothing_is_left(
     recipe: str, deployed: Deployer, own: tuple[list[str], float]

@@ -93,6 +93,8 @@ class Backend(ABC):
     """True if it makes FP8 weights of another model: by a calibration, or while it loads them."""
     fp8: ClassVar[str]
     """The origin of the scales of a recipe's FP8 weights."""
+    k_by_request: ClassVar[bool] = True
+    """True if each request may name its K; False if a server has one K from its start to its end."""
     longest_text: ClassVar[str]
     """The longest sequence if the recipe sets none."""
     pins_drafts: ClassVar[bool] = True

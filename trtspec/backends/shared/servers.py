@@ -350,6 +350,7 @@ class ServerBackend(Planner):
     """Another engine's server: it loads the models, and no engine is built for it."""
 
     builds_engines = False
+    k_by_request = False
     split_alike = (Role.TARGET, Role.DRAFT)
     fp8 = (
         "weights are quantized as they are loaded, and activations with scales of each step;"

@@ -58,7 +58,7 @@ def scheduled(loaded: LoadedRecipe, by_requests: Mapping[int, int]) -> dict[str,
     """Returns the changes of a recipe for a schedule, which no other key then bounds."""
     changes: dict[str, Any] = {SCHEDULE: dict(by_requests), K: None}
     largest, written = max(by_requests.values()), loaded.recipe.written(LONGEST)
-    if written and (written < largest or not runner_of(loaded.recipe).builds_engines):
+    if written and (written < largest or not runner_of(loaded.recipe).k_by_request):
         changes[LONGEST] = largest
     return changes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -162,9 +162,11 @@ def tune(options: TuneCommandOptions) -> None:
     """Find the best draft, method and K for a recipe."""
     streams = _streams(options)
     if options.schedule:
-        from trtspec.train.commands.tune_schedule import tune_schedule
+        # It imports what serves and asks servers, which tuning does not need.
+        from trtspec.train.commands.tune_schedule import ScheduleRequest, tune_schedule
 
-        tune_schedule(options, streams)
+        given = {field.name: getattr(options, field.name, None) for field in fields(ScheduleRequest)}
+        tune_schedule(ScheduleRequest(**{**given, "streams": streams, "urls": options.url or ()}))
         return
     if options.url or options.turns or options.picture:
         raise typer.BadParameter("--url, --turns and --picture go with --schedule")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -17,6 +17,7 @@ from trtspec.cli.terminal.schedule import ShownSchedule
 from trtspec.cli.terminal.server_options import read_key
 from trtspec.measure.workloads.reading import read_workload
 from trtspec.measure.workloads.synthetic import NAME
+from trtspec.measure.workloads.workload import Workload
 from trtspec.pipeline.plan.picture import draw_schedule
 from trtspec.pipeline.plan.schedule import check_form, write_schedule
 from trtspec.train.tune.load_race import Crossing
@@ -30,31 +31,44 @@ from trtspec.train.tune.schedule_session import (
     tried,
 )
 
-if TYPE_CHECKING:
-    from trtspec.train.commands.tune import TuneCommandOptions
-
 _TIMEOUT_S = 600.0
 
 
-def tune_schedule(options: TuneCommandOptions, streams: tuple[int, ...]) -> None:
+@dataclass(frozen=True, slots=True)
+class ScheduleRequest:
+    """The options of a schedule, as the command line has them."""
+
+    recipe: Path
+    workload: str | None
+    streams: tuple[int, ...]
+    longest: int | None
+    turns: int | None
+    max_tokens: int
+    temperature: float
+    chat: bool
+    urls: Sequence[str]
+    model_name: str | None
+    api_key_file: Path | None
+    python: Path | None
+    work: Path | None
+    output: Path | None
+    picture: Path | None
+    json: bool
+
+
+def tune_schedule(options: ScheduleRequest) -> None:
     """Measures the schedule, writes it, and runs across its thresholds where the servers can."""
     require("trtspec tune --schedule", "scipy")
     loaded = load(options.recipe)
     longest = options.longest or longest_of(loaded)
     check_form(loaded, longest)
-    if options.workload is None:
-        raise typer.BadParameter("your users' prompts are needed", param_hint="--workload")
-    workload = read_workload(options.workload)
-    if workload.name == NAME:
-        problem = "random words are no prompts of users: drafts are accepted otherwise there"
-        raise typer.BadParameter(problem, param_hint="--workload")
-    if streams[-1] > (places_ := loaded.recipe.engine.max_batch_size):
-        problem = f"the recipe serves {places_} requests at once (engine.max_batch_size)"
+    workload = _workload(options.workload)
+    if options.streams[-1] > (places := loaded.recipe.engine.max_batch_size):
+        problem = f"the recipe serves {places} requests at once (engine.max_batch_size)"
         raise typer.BadParameter(problem, param_hint="--streams")
-    wanted = ScheduleOptions(
-        streams, longest, options.turns, options.max_tokens, options.temperature, options.chat, _TIMEOUT_S
-    )
-    running = servers_of(options.url or (), options.model_name, read_key(options.api_key_file))
+    answers = (options.max_tokens, options.temperature, options.chat, _TIMEOUT_S)
+    wanted = ScheduleOptions(options.streams, longest, options.turns, *answers)
+    running = servers_of(options.urls, options.model_name, read_key(options.api_key_file))
     work = options.work or Path("build") / f"{loaded.recipe.name}.tune"
     with measured_servers(loaded, running, work, wanted, options.python, out.status) as servers:
         session = ScheduleSession(servers, workload, wanted, out.status, out.progress)
@@ -81,6 +95,16 @@ def tune_schedule(options: TuneCommandOptions, streams: tuple[int, ...]) -> None
     _judge(crossings)
     if session.was_stopped:
         raise typer.Exit(INTERRUPTED)
+
+
+def _workload(written: str | None) -> Workload:
+    if written is None:
+        raise typer.BadParameter("your users' prompts are needed", param_hint="--workload")
+    workload = read_workload(written)
+    if workload.name == NAME:
+        problem = "random words are no prompts of users: drafts are accepted otherwise there"
+        raise typer.BadParameter(problem, param_hint="--workload")
+    return workload
 
 
 def _judge(crossings: Sequence[Crossing]) -> None:

@@ -132,7 +132,7 @@ class StartedServers:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleOptions:
-    """What is measured."""
+    """The measurement that is wanted."""
 
     streams: tuple[int, ...]
     """In rising order."""
@@ -399,7 +399,7 @@ def measured_servers(
     if running:
         yield running
         return
-    if not runner_of(loaded.recipe).builds_engines:
+    if not runner_of(loaded.recipe).k_by_request:
         yield StartedServers(loaded, work, wanted.longest, wanted.chat, python, say)
         return
     if loaded.recipe.speculation.schedule:
