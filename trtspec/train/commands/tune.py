@@ -165,7 +165,9 @@ def tune(options: TuneCommandOptions) -> None:
         # It imports what serves and asks servers, which tuning does not need.
         from trtspec.train.commands.tune_schedule import ScheduleRequest, tune_schedule
 
-        given = {field.name: getattr(options, field.name, None) for field in fields(ScheduleRequest)}
+        given: dict[str, Any] = {
+            field.name: getattr(options, field.name, None) for field in fields(ScheduleRequest)
+        }
         tune_schedule(ScheduleRequest(**{**given, "streams": streams, "urls": options.url or ()}))
         return
     if options.url or options.turns or options.picture:
