@@ -13,7 +13,7 @@ TARGET ?= tensorrt_llm
 IMAGE ?= trtspec:$(TARGET)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-sweep test-chaos test-clients test-pythons test-podman test-gpu test-slurm test-sources test-vllm check format bench picture docs docs-reference image clean
+.PHONY: help demo test test-sweep test-chaos test-clients test-pythons test-podman test-gpu test-slurm test-sources test-vllm test-forecast check format bench picture docs docs-reference image clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,15 @@ $(VLLM)/.ready: tests/servers/requirements.txt tests/servers/overrides.txt | $(B
 
 test-vllm: .venv/.dev $(VLLM)/.ready ## vLLM, Speculators and SGLang, about 6 GB, judge what is written for them, and vLLM is deployed; 20 minutes and more
 	TRTSPEC_VLLM_PYTHON=$(abspath $(VLLM))/bin/python $(BIN)/python -m pytest -m vllm
+
+JUDGE ?= .venv-aiconfigurator
+$(JUDGE)/.ready: | $(BIN)/python
+	$(or $(JUDGE_PYTHON),python3.11) -m venv $(JUDGE)
+	$(JUDGE)/bin/python -m pip install --quiet aiconfigurator==0.12.0
+	touch $@
+
+test-forecast: .venv/.dev $(JUDGE)/.ready ## Kernels that NVIDIA measured, 850 MB, judge the forecast on models drawn anew; minutes
+	$(BIN)/python -m tests.perf.kernel_times --judge $(abspath $(JUDGE))/bin/python > /dev/null
 
 check: .venv/.dev ## ruff, formatting, mypy, declared dependencies
 	$(BIN)/ruff check .

@@ -19,9 +19,8 @@ from trtspec.measure.bench.result import ArmFigures, BenchResult, LoadResult
 
 SHARE = 0.95
 """The share of requests that must meet a bound."""
-MEASURED_SPREAD, FORECAST_SPREAD = 0.03, 0.1
-"""The relative error of times. Two measurements of one engine differ by 3 %, and the forecast is 10 % off
-where there are published numbers (`tests/perf/README.md`)."""
+MEASURED_SPREAD = 0.03
+"""The relative error of measured times: two measurements of one engine differ by as much."""
 _DEVIATIONS = NormalDist().inv_cdf(SHARE)
 
 
@@ -148,7 +147,10 @@ class ForecastSpeed:
     length: int | None = None
     """The length of all drafts; None for the one with the largest goodput at each load, which may be 0 and
     which the adaptive policy learns (`trtspec.serving.adaptive`)."""
-    spread: float = FORECAST_SPREAD
+
+    @property
+    def spread(self) -> float:
+        return self.pair.error
 
     def at(self, sequences: int, lengths: Lengths) -> RequestTimes:
         """Returns the times if prompts come evenly: each reading prolongs an iteration of all sequences."""
@@ -197,6 +199,7 @@ class ForecastSpeed:
     def _reading(self, network: Network, rows: int) -> float:
         """Returns the seconds of a prompt's multiplications, and of its ranks' communication, beyond those of
         one row."""
-        load = BatchLoad(1, rows // 2)
-        whole, one = (step(network, self.pair.chip, load, count) for count in (rows, 1))
-        return whole.multiplying_s + whole.rest_s - one.rest_s
+        load, chip = BatchLoad(1, rows // 2), self.pair.chip
+        whole, one = (step(network, chip, load, count) for count in (rows, 1))
+        attention = rows * load.context * network.attention_flops / network.tensor / chip.flops_16
+        return whole.multiplying_s + attention / chip.share.flops + whole.rest_s - one.rest_s

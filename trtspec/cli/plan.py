@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,15 +20,18 @@ from trtspec.cli.terminal.schedule import ShownSchedule
 from trtspec.cli.terminal.steps import PlannedSteps
 from trtspec.deployment.deployment import rollout_file
 from trtspec.deployment.rollout.steps import name_of, read_record
+from trtspec.forecast.outlook import within
 from trtspec.forecast.rules import MeasuredRun
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.plan.outlook import PlanOutlook, look_ahead
 from trtspec.pipeline.plan.picture import draw
 from trtspec.pipeline.plan.schedule import check_form, forecast_schedule, write_schedule
 from trtspec.pipeline.plan.speed import ACCEPTANCES
+from trtspec.recipe.gpus import GPUS
 from trtspec.serving.executors.torch import host
 
 if TYPE_CHECKING:
+    from trtspec.forecast.outlook import Best, ForecastRange
     from trtspec.forecast.rules import Judgement
     from trtspec.pipeline.plan.memory import Budget
     from trtspec.pipeline.plan.outlook import Alternative, Embedded
@@ -291,7 +294,7 @@ def _expected(speed: Speed) -> str:
     return (
         f"expected of one stream: {plain:,.0f} tokens/s without drafts, {plain * least:,.0f} to"
         f" {plain * most:,.0f} with them ({least:.2f} to {most:.2f} times, where {_USUAL[0]:.0%} to"
-        f" {_USUAL[1]:.0%} of the draft tokens are accepted)"
+        f" {_USUAL[1]:.0%} of the draft tokens are accepted), each ±{speed.pair.error:.0%}"
     )
 
 
@@ -406,7 +409,7 @@ def _print_speed(speed: Speed, gpu: str, places: int) -> None:
         (
             row.streams,
             f"{row.tokens_per_second:,.0f}",
-            *(f"{one.speedup:.2f}@{one.length}" if one.length else "-" for one in row.best),
+            *(_gain(*pair) for pair in zip(row.best, row.ranges, strict=True)),
             "never" if row.break_even is None else f"{row.break_even:.2f}",
         )
         for row in speed.rows
@@ -416,12 +419,22 @@ def _print_speed(speed: Speed, gpu: str, places: int) -> None:
     out.table(rows, header=("streams", "tokens/s", *(f"at {value}" for value in ACCEPTANCES), "from"))
     for line in _speed_notes(speed, places):
         out.result(line)
+    out.result(GPUS[gpu].source)
+
+
+def _gain(best: Best, possible: ForecastRange) -> str:
+    """Returns the gain with its draft length, or the verdict where it is not a sure gain."""
+    return {"yes": f"{best.speedup:.2f}@{best.length}", "no": "-", "measure": "measure"}[possible.verdict]
 
 
 def _speed_notes(speed: Speed, places: int) -> Iterator[str]:
     """Yields the notes on the numbers."""
     first, last = speed.rows[0], speed.rows[-1]
-    yield "from: the acceptance at which drafts begin to gain; -: they gain nothing"
+    yield "from: the acceptance at which drafts begin to gain; -: they gain nothing; measure: it is near 1"
+    gain, error = 1.4, speed.pair.error
+    possible = within(gain, error)
+    found = f"{possible.low:.2f} to {possible.high:.2f}"
+    yield f"95 of 100 of these numbers are within {error:.0%}: a gain of {gain} stands for {found}"
     span = f"{first.plain.seconds * 1000:.1f} ms for {first.streams} stream"
     span += f", {last.plain.seconds * 1000:.1f} ms for {last.streams}"
     limits = [(row.streams, row.plain.bottleneck) for row in speed.rows]
@@ -438,8 +451,14 @@ def _speed_notes(speed: Speed, places: int) -> Iterator[str]:
 
 
 def _speed_as_json(speed: Speed) -> dict[str, Any]:
-    """Returns the forecast; times are seconds."""
+    """Returns the forecast; times are seconds, and a range is the lowest and the highest value."""
+    error = speed.pair.error
+
+    def possible(value: float) -> list[float]:
+        return list(astuple(within(value, error)))
+
     return {
+        "error": error,
         "context": speed.context,
         "max_draft_len": speed.pair.longest,
         "round_overhead": speed.pair.overhead_s,
@@ -447,14 +466,22 @@ def _speed_as_json(speed: Speed) -> dict[str, Any]:
             {
                 "streams": row.streams,
                 "tokens_per_second": row.tokens_per_second,
+                "tokens_per_second_range": possible(row.tokens_per_second),
                 "step": row.plain.seconds,
+                "step_range": possible(row.plain.seconds),
                 "limit": row.plain.bottleneck,
                 "draft_cost": row.draft_cost,
                 "break_even": row.break_even,
                 "fits": row.fits,
                 "best": [
-                    {"acceptance": acceptance, "num_draft_tokens": one.length, "speedup": one.speedup}
-                    for acceptance, one in zip(ACCEPTANCES, row.best, strict=True)
+                    {
+                        "acceptance": acceptance,
+                        "num_draft_tokens": one.length,
+                        "speedup": one.speedup,
+                        "speedup_range": astuple(gain),
+                        "verdict": gain.verdict,
+                    }
+                    for acceptance, one, gain in zip(ACCEPTANCES, row.best, row.ranges, strict=True)
                 ],
             }
             for row in speed.rows

@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from trtspec.forecast.roofline import BatchLoad, Chip, Network, round_costs, step
 from trtspec.forecast.speedup import RoundCosts, speedup
 
 _HALVINGS = 20
+
+GainVerdict = Literal["yes", "no", "measure"]
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastRange:
+    """The range in which a forecast number is, in 95 of 100 cases."""
+
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> GainVerdict:
+        """The answer to whether drafts pay, where the number is their gain."""
+        return "yes" if self.low > 1 else "no" if self.high < 1 else "measure"
+
+
+def within(value: float, error: float) -> ForecastRange:
+    """Returns the range of a number with this relative error; each number with a range gets it here."""
+    return ForecastRange(value / (1 + error), value * (1 + error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +43,11 @@ class ForecastPair:
     """The seconds that a round costs besides the engines."""
     longest: int
     """The longest draft that the target verifies."""
+
+    @property
+    def error(self) -> float:
+        """The relative error of a step, and of a gain."""
+        return self.chip.error(self.target.tensor * self.target.pipeline)
 
     def costs(self, load: BatchLoad, length: int) -> RoundCosts:
         """Returns the costs of a round with a draft of `length` tokens."""
@@ -50,6 +76,12 @@ def best(pair: ForecastPair, load: BatchLoad, acceptance: float, longest: int | 
     lengths = range(1, (longest or pair.longest) + 1)
     found = [Best(n, speedup([acceptance] * n, pair.costs(load, n))) for n in lengths]
     return max([Best(0, 1.0), *found], key=lambda one: one.speedup)
+
+
+def gain_range(pair: ForecastPair, load: BatchLoad, acceptance: float) -> ForecastRange:
+    """Returns the range of the gain by the best length that is not 0."""
+    lengths = range(1, pair.longest + 1)
+    return within(max(speedup([acceptance] * n, pair.costs(load, n)) for n in lengths), pair.error)
 
 
 def break_even(pair: ForecastPair, load: BatchLoad) -> float | None:

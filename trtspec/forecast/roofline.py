@@ -1,33 +1,61 @@
 """Predicts how long a step of a model takes on GPUs, from what it reads and computes; pure.
 
-A step takes as long as the longer of two: reading the weights and the keys and values of all sequences, and
-multiplying. Each layer adds a cost, and several ranks add the time of their exchanges. That is the roofline
-of Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for multicore
-architectures" (2009), with the two costs that a decoder's short kernels add.
+A product of matrices reads its weights and multiplies, which overlap: measured kernels go round the corner of
+the roofline (Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for multicore
+architectures", 2009) like the root of the sum of both squares. Then come the keys and values, the rows that
+short kernels hand on, a fixed cost of each layer, and the exchanges of several ranks. An exchange has two
+forms, as in TensorRT-LLM's `allReduceKernels`: each rank reads all of every other one at once, or a part of
+it and gathers the sums; the shorter one counts.
 
-Data sheets say what a GPU could do. `PUBLISHED` is the share that programs reach, from two sources that know
-nothing of TensorRT-LLM, of H200 or of speculative decoding:
-
-- Reading, layers and ranks: least squares of the relative error over the seven bfloat16 measurements of
-  gpt-fast's README (https://github.com/pytorch-labs/gpt-fast at 0f925b5: Llama 2 7B and 70B on one to eight
-  A100-80GB, batch 1, compiled with CUDA graphs); none is off by more than 3.3 %.
-- Multiplying: the median of the six FP8 products with 4,096 rows of the first README of DeepGEMM
-  (https://github.com/deepseek-ai/DeepGEMM at a6d97a1: H800, whose tensor cores are an H100's), 1,041 of
-  1,979 TFLOPS. The same share is taken of other dtypes and GPUs.
-
-`tests/unit/forecast/test_constants.py` has both tables and makes the constants anew.
+Data sheets say what a GPU could do. A `HardwareShare` has the part of that which kernels reach. Its source
+are the kernels that NVIDIA measured, in the tables of aiconfigurator 0.12.0 (Apache-2.0) for TensorRT-LLM.
+`tests/perf/kernel_times.py` composes steps of them, makes the constants anew, and holds them to models that
+they were not fitted to.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import hypot
 
 from trtspec.forecast.speedup import RoundCosts
 
 
 @dataclass(frozen=True, slots=True)
+class HardwareShare:
+    """The shares of a data sheet's rates that kernels reach, and what it does not mention."""
+
+    bandwidth: float
+    """The share of the bandwidth."""
+    flops: float
+    """The share of the FLOPs."""
+    link: float
+    """The share of the link between GPUs."""
+    layer_s: float
+    """The seconds that a layer's kernels cost besides all else."""
+    all_reduce_s: tuple[float, float]
+    """The seconds that an exchange costs besides its bytes: all at once, and in two parts."""
+    moved: float
+    """How often the bytes of a row go through the memory in a layer, shared by the ranks."""
+    errors: tuple[float, float]
+    """The relative errors that 95 of 100 steps stay within: on one GPU, and on several.
+
+    They are of models that the shares were not fitted to. The gain by drafts is as far off as a step.
+    """
+    measured_on: tuple[str, ...]
+    """The GPUs whose kernels NVIDIA measured. Others with the same cores have the same shares."""
+
+
+OF_HOPPER = HardwareShare(0.83, 0.73, 0.6, 39e-6, (2e-6, 22e-6), 53, (0.09, 0.09), ("h100", "h200"))
+OF_BLACKWELL = HardwareShare(0.8, 0.69, 0.73, 41e-6, (3.5e-6, 34e-6), 73, (0.14, 0.14), ("b200",))
+OF_AMPERE = HardwareShare(0.8, 0.8, 0.43, 65e-6, (1e-6, 44e-6), 30, (0.2, 0.2), ("a100",))
+OF_ADA = HardwareShare(0.81, 0.57, 0.2, 1e-6, (15e-6, 1.0), 60, (0.13, 0.45), ("l40s",))
+"""On PCIe, an exchange in two parts never pays. A layer of an L40S costs hardly more than its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Chip:
-    """The peak rates of one GPU by its data sheet, per second."""
+    """The peak rates of one GPU by its data sheet, per second, and the shares of them that count."""
 
     bandwidth: float
     """Bytes read from its memory."""
@@ -37,23 +65,14 @@ class Chip:
     """Operations on dense matrices of 16-bit floats."""
     flops_8: float
     """Operations on dense matrices of 8-bit floats. A GPU without FP8 has `flops_16` here."""
+    share: HardwareShare = OF_HOPPER
+    is_measured: bool = True
+    """False if the shares are those of another GPU with the same cores."""
 
-
-@dataclass(frozen=True, slots=True)
-class HardwareShare:
-    """The shares of a data sheet's rates that programs reach, and the seconds that it does not mention."""
-
-    bandwidth: float
-    """The share of the bandwidth."""
-    flops: float
-    """The share of the FLOPs."""
-    layer_s: float
-    """The seconds that a layer costs besides reading and multiplying."""
-    all_reduce_s: float
-    """The seconds that one exchange between the ranks costs besides its bytes."""
-
-
-PUBLISHED = HardwareShare(bandwidth=0.79, flops=0.53, layer_s=40e-6, all_reduce_s=6.5e-6)
+    def error(self, ranks: int) -> float:
+        """Returns the relative error of a step and of a gain: twice the measured one where the kernels of
+        another GPU were measured."""
+        return self.share.errors[ranks > 1] * (1 if self.is_measured else 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,44 +121,56 @@ class BatchLoad:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The seconds of a step by what they are spent on; reading and multiplying go on at the same time."""
+    """The seconds of a step by what they are spent on; weights are read while others are multiplied."""
 
-    reading_s: float
+    weights_s: float
     multiplying_s: float
+    keys_s: float
+    """Reading the keys and values."""
     rest_s: float
 
     @property
     def seconds(self) -> float:
-        return max(self.reading_s, self.multiplying_s) + self.rest_s
+        return hypot(self.weights_s, self.multiplying_s) + self.keys_s + self.rest_s
 
     @property
     def bottleneck(self) -> str:
         """The larger of the three: `bandwidth`, `flops` or `overhead`."""
-        costs = {"bandwidth": self.reading_s, "flops": self.multiplying_s, "overhead": self.rest_s}
+        reading = self.weights_s + self.keys_s
+        costs = {"bandwidth": reading, "flops": self.multiplying_s, "overhead": self.rest_s}
         return max(costs, key=lambda name: costs[name])
 
 
-def step(
-    network: Network, chip: Chip, load: BatchLoad, rows: int = 1, share: HardwareShare = PUBLISHED
-) -> StepTime:
+def step(network: Network, chip: Chip, load: BatchLoad, rows: int = 1) -> StepTime:
     """Returns the time of a step that computes `rows` rows of each sequence: 1 decodes, K + 1 verify K
     drafts.
 
-    Ranks of `tensor` share each layer and exchange their results twice in it, each sending `2 (n - 1) / n` of
-    the bytes. Those of `pipeline` work one after another, each on its part of the sequences meanwhile.
+    Ranks of `tensor` share each layer and exchange their results twice in it. Those of `pipeline` work one
+    after another, each on its part of the sequences meanwhile. Attention fills its tiles with the rows of a
+    sequence, so they read its keys once and are multiplied at no cost of their own.
     """
     sequences = max(load.sequences / network.pipeline, 1)
-    ranks, all_rows = network.tensor, sequences * rows
-    read = network.weight_bytes_of(all_rows) + sequences * load.context * network.kv_bytes
-    attention = network.attention_flops * load.context
-    multiplying = network.flops_8 / chip.flops_8 + (network.flops_16 + attention) / chip.flops_16
-    sent = 2 * (ranks - 1) / ranks * all_rows * network.row_bytes
-    exchange = share.all_reduce_s + sent / (chip.link * share.bandwidth) if ranks > 1 else 0.0
+    ranks, all_rows, share = network.tensor, sequences * rows, chip.share
+    bandwidth = ranks * chip.bandwidth * share.bandwidth
+    multiplying = network.flops_8 / chip.flops_8 + network.flops_16 / chip.flops_16
+    row_bytes = all_rows * network.row_bytes
+    moving = share.moved * row_bytes / (ranks * chip.bandwidth)
+    exchange = _all_reduce(row_bytes, ranks, chip)
     return StepTime(
-        reading_s=read / ranks / (chip.bandwidth * share.bandwidth),
+        weights_s=network.weight_bytes_of(all_rows) / bandwidth,
         multiplying_s=all_rows * multiplying / ranks / share.flops,
-        rest_s=network.layers * (share.layer_s + 2 * exchange),
+        keys_s=sequences * load.context * network.kv_bytes / bandwidth,
+        rest_s=network.layers * (share.layer_s + moving + 2 * exchange),
     )
+
+
+def _all_reduce(size: float, ranks: int, chip: Chip) -> float:
+    """Returns the seconds in which so many bytes are summed up over the ranks."""
+    if ranks == 1:
+        return 0.0
+    link, (at_once, in_parts) = chip.link * chip.share.link, chip.share.all_reduce_s
+    whole = (ranks - 1) * size / link
+    return min(at_once + whole, in_parts + 2 / ranks * whole)
 
 
 def round_costs(

@@ -211,7 +211,7 @@ def test_bounds_that_nothing_keeps_are_explained() -> None:
     one, demand = server(None), Demand(1.0, LENGTHS)
     slow = LatencyBounds(inter_token=0.01)
     assert size(need(demand, slow), one).fleet is None
-    assert "a token takes 21" in obstacle(one, demand, slow)
+    assert "a token takes 20.7 ms" in obstacle(one, demand, slow)
     assert "the bound is 10 ms" in obstacle(one, demand, slow)
     assert "the first token takes" in obstacle(one, demand, LatencyBounds(time_to_first_token=0.001))
     assert goodput(one, demand, slow) == 0.0

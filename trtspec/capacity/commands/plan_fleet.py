@@ -20,6 +20,7 @@ from trtspec.capacity.fleet import (
 )
 from trtspec.capacity.speed import ForecastSpeed, ReplicaSpeed, measured_speeds
 from trtspec.cli.terminal.output import out
+from trtspec.forecast.outlook import GainVerdict, within
 from trtspec.measure.bench.result import BenchResult, read
 from trtspec.measure.workloads.reading import read_lengths
 from trtspec.measure.workloads.synthetic import NAME, read_shape
@@ -97,7 +98,17 @@ class PlannedFleet:
             "without_drafts": self.plain and _arm_as_json(self.plain),
             "with_drafts": _arm_as_json(self.drafts),
             "break_even_acceptance": self.break_even,
+            "verdict": self._verdict,
         }
+
+    @property
+    def _verdict(self) -> GainVerdict | None:
+        """The answer to whether drafts pay in spite of the error of times; None without two fleets."""
+        arms = (self.plain, self.drafts)
+        plain, drafts = (arm.fleet.replicas * arm.replica.gpus if arm and arm.fleet else None for arm in arms)
+        if not plain or not drafts:
+            return None
+        return within(plain / drafts, self.drafts.replica.speed.spread).verdict
 
     @property
     def _unit(self) -> str:
@@ -109,7 +120,10 @@ class PlannedFleet:
             return
         before = self.plain.fleet.replicas * self.plain.replica.gpus
         after, unit = self.drafts.fleet.replicas * self.drafts.replica.gpus, self._unit
-        if after < before:
+        if self._verdict == "measure":
+            error = f"times may be off by {self.drafts.replica.speed.spread:.0%}"
+            yield f"measure: {after:,} {unit}s with drafts, {before:,} without, and {error}"
+        elif after < before:
             yield f"drafts save {before - after:,} of {before:,} {unit}s"
         elif after > before:
             yield f"drafts take {after - before:,} {unit}s more than the {before:,} without"

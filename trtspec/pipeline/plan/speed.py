@@ -15,7 +15,7 @@ from math import prod
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert import rank_sizes
 from trtspec.checkpoint.tensors import DTYPES, FP8
-from trtspec.forecast.outlook import Best, ForecastPair, best, break_even
+from trtspec.forecast.outlook import Best, ForecastPair, ForecastRange, best, break_even, gain_range
 from trtspec.forecast.roofline import BatchLoad, Chip, Network, StepTime, step
 from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.source import ITEM_SIZE
@@ -46,6 +46,8 @@ class SpeedRow:
     """The time of a token of the draft, in steps of the target alone."""
     best: tuple[Best, ...]
     """The draft length and speed-up for each of `ACCEPTANCES`."""
+    ranges: tuple[ForecastRange, ...]
+    """The range of each gain, which may be below 1."""
     break_even: float | None
     """The acceptance from which on drafts gain; None if they never do."""
     fits: bool
@@ -119,6 +121,7 @@ def _rows(pair: ForecastPair, context: int, budget: Budget, streams: Sequence[in
             pair.plain_tokens_per_second(load),
             pair.costs(load, 1).draft,
             tuple(best(pair, load, acceptance) for acceptance in ACCEPTANCES),
+            tuple(gain_range(pair, load, acceptance) for acceptance in ACCEPTANCES),
             break_even(pair, load),
             load.sequences * (context + pair.longest) <= budget.tokens,
         )
@@ -134,6 +137,8 @@ def chip(gpu: gpus.GpuProduct) -> Chip:
         gpu.link_gb_s * 1e9 / 2,
         flops_16,
         gpu.tflops_8 * 1e12 if gpu.tflops_8 else flops_16,
+        gpu.share,
+        is_measured=gpu.is_measured,
     )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import pairwise
+from statistics import NormalDist
 
 import numpy as np
 
@@ -40,7 +41,7 @@ from trtspec.train.tune.answer import RecordedAnswer
 from trtspec.train.tune.builds import TuneBuilds
 from trtspec.train.tune.cache import TuneCache
 from trtspec.train.tune.candidate import Candidate
-from trtspec.train.tune.score import DraftLengthCosts, line, of_lengths
+from trtspec.train.tune.score import CONFIDENCE, DraftLengthCosts, line, of_lengths
 
 
 class MeasuredCosts:
@@ -116,6 +117,7 @@ class ForecastCosts:
             of_lengths(lambda length: pair.costs(self._load, length), self._longest),
             of_lengths(lambda length: free.costs(self._load, length), self._longest),
             step(pair.target, pair.chip, self._load).seconds,
+            error=pair.error / NormalDist().inv_cdf((1 + CONFIDENCE) / 2),
         )
 
 

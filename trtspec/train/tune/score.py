@@ -119,7 +119,7 @@ class DraftLengthCosts:
     plain_s: float
     """A step of the target alone, in seconds."""
     error: float = 0.0
-    """The relative standard error of all costs together; 0 if they were not measured."""
+    """The relative standard error of all costs together."""
 
     def of(self, origin: str, length: int) -> float:
         """Returns the cost of one round; an empty draft takes the time of one token."""

@@ -81,6 +81,7 @@ def test_thousands_of_gpus_in_seconds(hub_cache: Path, recipe: Path) -> None:
     assert plain["bytes_of_a_replica"] == pytest.approx(410e9, rel=0.02)
     assert drafts["bytes_of_a_replica"] - plain["bytes_of_a_replica"] == pytest.approx(7.2e9, rel=0.05)
     assert 0.1 < found["break_even_acceptance"] < 0.7
+    assert found["verdict"] == "yes"
     assert {part["name"] for part in drafts["cold_start"]["parts"]} == {
         "node", "image", "pull", "verify", "load", "warm-up"
     }  # fmt: skip
@@ -90,8 +91,8 @@ def test_the_page_says_what_it_assumes(hub_cache: Path, recipe: Path) -> None:
     page = fleet(LARGE, "--rate", "3", "--workload", "synthetic:input=100,output=40").stdout
     assert "3 requests/s of 100 + 40 tokens on average; no bound on latencies" in page
     assert "no price: write fleet: {price_per_gpu_hour: {h200: …}} in the recipe" in page
-    assert "drafts save" in page
-    assert "(±10%)" in page
+    assert "measure: " in page  # so few replicas that one more or less decides
+    assert "(±9%)" in page
     assert "a burst lasts 30 s, and an autoscaler's first replica is ready after" in fleet(recipe).stdout
 
 
@@ -100,7 +101,7 @@ def test_bounds_that_no_fleet_keeps(hub_cache: Path, recipe: Path) -> None:
     found = fleet(recipe)
     assert found.exit_code == 0
     assert (
-        "without drafts: no number of replicas is enough: for a request alone, a token takes 2"
+        "without drafts: no number of replicas is enough: for a request alone, a token takes 18.4 ms"
         in found.stderr
     )
     assert json.loads(fleet(recipe, "--json").stdout)["without_drafts"]["replicas"] is None
