@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import yaml
 from tests.support.prometheus import judged, tool
 from tests.support.promql import names
 from trtspec.cli.monitoring import shipped
+from trtspec.deployment.rollout.bounds import LEAST_OF_USUAL, MOST_ACCEPTANCE
 from trtspec.gateway.refusals import NAME
 from trtspec.serving.metrics import FAMILIES
 
@@ -54,8 +56,45 @@ HEALTHY = {
     f'{PER_TOKEN}_sum{{{WHERE},arm="speculate"}}': "0+0.1x110",
     f'{PER_TOKEN}_count{{{WHERE},arm="speculate"}}': "0+10x110",
 }
+VLLM = 'instance="v:8000",job="vllm",model_name="pair",engine="0"'
+SGLANG = 'instance="s:30000",job="sglang",model_name="pair",engine_type="unified",tp_rank="0"'
+HEALTHY |= {
+    f"vllm:spec_decode_num_draft_tokens_total{{{VLLM}}}": "0+900x110",
+    f"vllm:spec_decode_num_accepted_tokens_total{{{VLLM}}}": "0+700x110",
+    f"sglang:spec_accept_rate{{{SGLANG}}}": "0.6x110",
+    f"sglang:spec_accept_length{{{SGLANG}}}": "2.8x110",
+    f"sglang:num_running_reqs{{{SGLANG}}}": "4x110",
+    # One without drafts has these two gauges at 0.
+    'sglang:spec_accept_rate{instance="p:30000",model_name="plain"}': "0x110",
+    'sglang:spec_accept_length{instance="p:30000",model_name="plain"}': "0x110",
+    'sglang:num_running_reqs{instance="p:30000",model_name="plain"}': "4x110",
+}
+ENGINES = 'spec_decode_num_accepted_tokens{%s,origin="engine"}'
+VLLMS, SGLANGS = (
+    f"vllm:spec_decode_num_accepted_tokens_total{{{VLLM}}}",
+    f"sglang:spec_accept_rate{{{SGLANG}}}",
+)
+ON_ACCEPTANCE: dict[str, tuple[dict[str, str], ...]] = {
+    "TrtspecAcceptancePerfect": (
+        {ENGINES: "0+899x110"},
+        {VLLMS: "0+899x110"},
+        {SGLANGS: "1.0x110"},
+    ),
+    "TrtspecAcceptanceLost": (
+        {ENGINES: "0+5x110", 'spec_decode_num_draft_tokens{%s,origin="lookup"}': "0+1x110"},
+        {VLLMS: "0+5x110"},
+        {SGLANGS: "0.01x110"},
+    ),
+    # The last 40 minutes are other than the hour before.
+    "TrtspecAcceptanceHalved": (
+        {ENGINES: "0+870x60 52620+420x50"},
+        {VLLMS: "0+800x60 48300+300x50"},
+        {SGLANGS: "0.8x60 0.3x50"},
+    ),
+}
 TROUBLES: dict[str, dict[str, str]] = {
-    "TrtspecAcceptanceLow": {'num_accepted_tokens{%s,origin="engine"}': "0+350x110"},
+    **{name: by_server[0] for name, by_server in ON_ACCEPTANCE.items()},
+    "TrtspecAcceptanceLow": {ENGINES: "0+350x110"},
     "TrtspecDraftAtRest": {"draft_available{%s}": "0x110"},
     "TrtspecDraftFails": {'fallbacks{%s,reason="draft_at_rest"}': "0+30x110"},
     "TrtspecDraftsDoNotPay": {
@@ -81,7 +120,7 @@ TROUBLES: dict[str, dict[str, str]] = {
 
 def rules() -> list[dict[str, Any]]:
     groups = yaml.safe_load(shipped("alerts.yaml"))["groups"]
-    return [rule for group in groups for rule in group["rules"]]
+    return [rule for group in groups for rule in group["rules"] if "alert" in rule]
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +146,7 @@ def fires(rule_file: Path, changed: dict[str, str]) -> set[str]:
 def test_promtool_accepts_all_alert_rules(rule_file: Path) -> None:
     line = [tool("promtool"), "check", "rules", "--lint-fatal", str(rule_file)]
     assert (
-        "SUCCESS: 15 rules found" in subprocess.run(line, check=True, capture_output=True, text=True).stdout
+        "SUCCESS: 19 rules found" in subprocess.run(line, check=True, capture_output=True, text=True).stdout
     )
 
 
@@ -124,11 +163,61 @@ def test_a_trouble_has_its_alert_alone(rule_file: Path, name: str) -> None:
     assert fires(rule_file, TROUBLES[name]) == {name}
 
 
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [(name, changed) for name, by_server in ON_ACCEPTANCE.items() for changed in by_server[1:]],
+)
+def test_vllm_and_sglang_have_the_alerts_on_acceptance_too(
+    rule_file: Path, name: str, changed: dict[str, str]
+) -> None:
+    assert fires(rule_file, changed) == {name}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        # A lookup that is always right copies, and one that is never right costs nothing to speak of.
+        {'accepted_tokens{%s,origin="lookup"}': "0+100x110"},
+        {'accepted_tokens{%s,origin="lookup"}': "0x110"},
+        # A few tokens tell nothing.
+        {VLLMS: "0+20x110", f"vllm:spec_decode_num_draft_tokens_total{{{VLLM}}}": "0+20x110"},
+        # SGLang's gauges keep their last value.
+        {SGLANGS: "1.0x110", f"sglang:num_running_reqs{{{SGLANG}}}": "0x110"},
+        # A share that falls, but by less than half.
+        {VLLMS: "0+800x60 48450+450x50"},
+    ],
+)
+def test_ordinary_acceptance_raises_no_alert(rule_file: Path, changed: dict[str, str]) -> None:
+    assert fires(rule_file, changed) == set()
+
+
+def test_a_roll_out_goes_back_at_the_bounds_of_the_alerts() -> None:
+    found = {rule["alert"]: rule["expr"] for rule in rules()}
+    assert found["TrtspecAcceptancePerfect"].endswith(f"> {MOST_ACCEPTANCE}")
+    assert f"< {LEAST_OF_USUAL} * " in found["TrtspecAcceptanceHalved"]
+
+
 def test_every_rule_is_tried_and_says_what_to_do() -> None:
     assert [rule["alert"] for rule in rules()] == list(TROUBLES)
     for rule in rules():
         assert rule["labels"]["severity"] in ("info", "warning", "critical")
-        assert set(rule["annotations"]) == {"summary", "description"}
+        is_on_acceptance = {"runbook"} if rule["alert"] in ON_ACCEPTANCE else set()
+        assert set(rule["annotations"]) == {"summary", "description"} | is_on_acceptance
+
+
+def test_the_names_of_others_are_those_of_their_sources() -> None:
+    """vllm/v1/spec_decode/metrics.py of 0.32, sglang/srt/observability/metrics_collector.py of 0.5.23.
+
+    A counter of prometheus_client ends in _total.
+    """
+    read = set(re.findall(r"\b(?:vllm|sglang):\w+", shipped("alerts.yaml")))
+    assert read == {
+        "vllm:spec_decode_num_draft_tokens_total",
+        "vllm:spec_decode_num_accepted_tokens_total",
+        "sglang:spec_accept_rate",
+        "sglang:spec_accept_length",
+        "sglang:num_running_reqs",
+    }
 
 
 def test_every_metric_of_the_rules_is_ours_or_tritons() -> None:

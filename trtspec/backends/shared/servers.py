@@ -298,7 +298,6 @@ _LACKING_ON_CLUSTERS = {
     "kubernetes.secrets.store": "it loads the models itself, and no engine is in a store",
     "kubernetes.hosts": "its ranks are on one host",
     "kubernetes.autoscaling": "replicas follow the gauges of trtspec's own coordinator",
-    "kubernetes.monitoring.rules": "they are made of trtspec's own metrics, and it has others",
     "kubernetes.monitoring.dashboard": "it is made of trtspec's own metrics, and the server has others",
 }
 

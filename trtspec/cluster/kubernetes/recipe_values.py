@@ -406,9 +406,13 @@ def from_launch(loaded: LoadedRecipe, launch: ServerLaunch) -> PodValues:
         volume=volume_of(options, launch.weights),
         resources=_resources_of_server(recipe, launch),
         times=server_times(options, startup_failures_of_server(launch), pull_s=IMAGE_S),
-        # Alerts and the dashboard need the metrics of trtspec's own coordinator.
+        # The dashboard needs the metrics of trtspec's own coordinator.
         monitoring=options.monitoring.model_copy(
-            update={"pod_monitor": watched, "rules": False, "dashboard": False}
+            update={
+                "pod_monitor": watched,
+                "rules": watched and options.monitoring.rules,
+                "dashboard": False,
+            }
         ),
         server=EngineServerValues(
             command=launch.program,

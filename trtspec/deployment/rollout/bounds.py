@@ -20,6 +20,7 @@ _BY_ARM = (
     *(f"{name}_{part}" for name in (_FIRST, _LATER) for part in ("count", "sum", "squares")),
 )
 _DRAFTS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+_ENGINE = "spec_decode_of_engine"
 _OVERALL = (
     COUNTED,
     STARTED,
@@ -101,11 +102,17 @@ class RolloutEvidence:
     """The drafts that were scored and did not change the text."""
     speculation: ScoredDrafts
     """The drafts that were verified."""
+    of_engine: ScoredDrafts = ScoredDrafts(0, 0, 0)
+    """Those of them that a draft engine or a head made; a lookup may always be right."""
 
 
 def counted(scrape: Scrape, model: str) -> dict[str, float]:
     """Returns those counters of a model that the bounds use; counters by arm are called `name{arm}`."""
     found = {name: scrape.total(name, model=model) for name in _OVERALL}
+    for name in _DRAFTS:
+        found[f"trtspec:{_ENGINE}_{name}"] = scrape.total(
+            f"trtspec:spec_decode_{name}", model=model, origin="engine"
+        )
     for arm in ARMS:
         found |= {f"{name}{{{arm}}}": scrape.total(name, model=model, arm=arm) for name in _BY_ARM}
     return found
@@ -122,7 +129,8 @@ def between(before: Mapping[str, float], now: Mapping[str, float]) -> RolloutEvi
     since = before if is_of_one_process(before, now) else {}
 
     def grown(name: str) -> float:
-        return max(now[name] - since.get(name, 0.0), 0.0)
+        # A record of an earlier release lacks a name, and one that a later release wrote has further ones.
+        return max(now.get(name, 0.0) - since.get(name, 0.0), 0.0)
 
     def times(name: str, arm: str) -> MeanTimes:
         count, total, squares = (grown(f"{name}_{part}{{{arm}}}") for part in ("count", "sum", "squares"))
@@ -145,7 +153,7 @@ def between(before: Mapping[str, float], now: Mapping[str, float]) -> RolloutEvi
         )
         for arm in ARMS
     }
-    return RolloutEvidence(arms, drafts("shadow"), drafts("spec_decode"))
+    return RolloutEvidence(arms, drafts("shadow"), drafts("spec_decode"), drafts(_ENGINE))
 
 
 def _accepted(probability: float, length: float) -> float:
@@ -159,6 +167,13 @@ LEAST_REQUESTS = 100
 """The fewest completions of an arm that anything is concluded from."""
 LEAST_ACCEPTANCE = 0.5
 """The least acceptance of a token where all before it were accepted; below it drafts seldom pay."""
+MOST_ACCEPTANCE = 0.98
+"""The most of its tokens that a draft of an engine has accepted.
+
+One that has more is the target itself, or is not verified.
+"""
+LEAST_OF_USUAL = 0.5
+"""The least acceptance lately, in parts of that before; below it the requests are of another kind."""
 MOST_TIME_PER_TOKEN, MOST_FIRST_OUTPUT = 1.05, 1.25
 """The most that a mean time of requests with drafts may be, in times of that of the plain ones.
 
@@ -214,24 +229,42 @@ def bounds_of(state: RolloutState) -> dict[str, str]:
     return {each.name: each.bound for each in found}
 
 
-def check(state: RolloutState, evidence: RolloutEvidence) -> list[Check]:
+def check(
+    state: RolloutState,
+    evidence: RolloutEvidence,
+    lately: tuple[RolloutEvidence, RolloutEvidence] | None = None,
+) -> list[Check]:
     """Returns the bounds of a state; none for a state without drafts.
 
-    Times in the shadow arm have no bound: its requests are plain ones, with a draft beside each.
+    `lately` has what was counted since the step began until some time, and since then. Times in the shadow
+    arm have no bound: its requests are plain ones, with a draft beside each.
     """
     if not state.share:
         return []
-    is_shadow = state.mode == "shadow"
+    is_shadow = state.mode == SHADOW
     arm, plain = evidence.arms[SHADOW if is_shadow else SPECULATE], evidence.arms[PLAIN]
     other = None if state.share == 1 else plain
     checks = [_requests(arm, other)]
-    checks.append(_acceptance(evidence.shadow if is_shadow else evidence.speculation, arm))
+    of_engine = evidence.shadow if is_shadow else evidence.of_engine
+    checks.append(_acceptance(drafts_of(state, evidence), of_engine, arm))
+    if lately and is_enough(state, lately[0]) and is_enough(state, lately[1]):
+        checks.append(_lately(*(drafts_of(state, each) for each in lately)))
     checks.append(_errors(arm, other))
     if not is_shadow and state.share < 1:
         as_many = _until(plain, evidence.speculation.per_draft)
         checks.append(_ratio("time per token", arm.per_token, plain.per_token, MOST_TIME_PER_TOKEN))
         checks.append(_ratio("first output", arm.first_token, as_many, MOST_FIRST_OUTPUT))
     return checks
+
+
+def drafts_of(state: RolloutState, evidence: RolloutEvidence) -> ScoredDrafts:
+    """Returns the drafts that a state makes."""
+    return evidence.shadow if state.mode == SHADOW else evidence.speculation
+
+
+def is_enough(state: RolloutState, evidence: RolloutEvidence) -> bool:
+    """Says whether so many requests had drafts that their acceptance tells something."""
+    return evidence.arms[state.mode].per_token.count >= LEAST_REQUESTS
 
 
 def _requests(arm: ArmCounts, other: ArmCounts | None) -> Check:
@@ -243,16 +276,26 @@ def _requests(arm: ArmCounts, other: ArmCounts | None) -> Check:
     return Check("requests", bound, found, BoundState.OPEN if needed else BoundState.HOLDS, needed)
 
 
-def _acceptance(drafts: ScoredDrafts, arm: ArmCounts) -> Check:
-    """Returns the bound on the conditional acceptance of a token."""
-    name, bound = "acceptance", f"at least {LEAST_ACCEPTANCE:.0%}"
+def _acceptance(drafts: ScoredDrafts, of_engine: ScoredDrafts, arm: ArmCounts) -> Check:
+    """Returns the bounds on the conditional acceptance of a token, and on the share of an engine's drafts."""
+    name, bound = "acceptance", f"at least {LEAST_ACCEPTANCE:.0%}, at most {MOST_ACCEPTANCE:.0%} of all"
     needed = max(LEAST_REQUESTS - arm.per_token.count, 0)
     if needed or not drafts.drafts:
         found = "too few requests" if needed else "no drafts"
         return Check(name, bound, found, BoundState.OPEN if needed else BoundState.BROKEN, needed)
     found = f"{drafts.per_token:.0%} per token, {drafts.share:.0%} of all drafted"
-    holds = drafts.per_token >= LEAST_ACCEPTANCE
+    if is_perfect := of_engine.share > MOST_ACCEPTANCE:
+        found = f"{of_engine.share:.0%} of all that the draft proposed: is it the target itself?"
+    holds = drafts.per_token >= LEAST_ACCEPTANCE and not is_perfect
     return Check(name, bound, found, BoundState.HOLDS if holds else BoundState.BROKEN)
+
+
+def _lately(before: ScoredDrafts, drafts: ScoredDrafts) -> Check:
+    """Returns the bound on the acceptance of the latest requests, against that of those before."""
+    holds = drafts.share >= LEAST_OF_USUAL * before.share
+    found = f"{drafts.share:.0%} of all drafted, {before.share:.0%} before"
+    bound = f"at least {LEAST_OF_USUAL:.0%} of that before"
+    return Check("acceptance lately", bound, found, BoundState.HOLDS if holds else BoundState.BROKEN)
 
 
 def _errors(arm: ArmCounts, other: ArmCounts | None) -> Check:

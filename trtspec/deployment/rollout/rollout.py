@@ -22,6 +22,7 @@ from trtspec.deployment.rollout.bounds import (
     between,
     check,
     counted,
+    is_enough,
     overall,
 )
 from trtspec.deployment.rollout.steps import (
@@ -68,6 +69,10 @@ class RolloutView:
     """The counts since the step began."""
     checks: list[Check]
     """The bounds, each with its state; none while there is no roll-out."""
+    counted: Mapping[str, float]
+    """The server's counters now."""
+    ends_a_period: bool
+    """True if enough requests had drafts since the last period, and no bound is broken."""
 
     @property
     def verdict(self) -> BoundState:
@@ -113,14 +118,20 @@ class DeployedRollout:
     def view(self) -> RolloutView:
         """Reads the file and the server; raises `UnavailableError` if one of them cannot be read.
 
-        If the counters could not be read at the start of the step, the evidence begins now.
+        If the counters could not be read at the start of the step, the evidence begins now. After enough
+        requests with drafts, the next look judges those that came since by themselves too.
         """
         found = read_record(self._file)
         if found is not None and found.counted is None:
             # A user who may only read still sees the state, with all bounds open.
             with suppress(OSError), locked(self._build):
                 self._begin()
-        return self._look()
+        view = self._look()
+        if view.ends_a_period:
+            with suppress(OSError), locked(self._build):
+                if read_record(self._file) == view.record:
+                    write_record(self._file, replace(view.record, marked=view.counted))
+        return view
 
     def _begin(self) -> None:
         """Starts the evidence now if it has not started yet; the caller holds the lock."""
@@ -132,10 +143,14 @@ class DeployedRollout:
         found, said = read_record(self._file), self._scrape()
         now = found or RolloutRecord(RolloutState(share=self._usual))
         so_far = counted(said, self._model)
-        evidence = between(so_far if now.counted is None else now.counted, so_far)
+        began = so_far if now.counted is None else now.counted
+        evidence, latest = between(began, so_far), between(now.marked or began, so_far)
         has_begun = found is not None or self._usual < 1
-        checks = check(now.state, evidence) if has_begun else []
-        return RolloutView(self._model, now, self._server(said), evidence, checks)
+        lately = (between(began, now.marked), latest) if now.marked else None
+        checks = check(now.state, evidence, lately) if has_begun else []
+        is_over = bool(found and now.state.share and is_enough(now.state, latest))
+        is_over = is_over and overall(checks) is not BoundState.BROKEN
+        return RolloutView(self._model, now, self._server(said), evidence, checks, so_far, is_over)
 
     def go_on(self, *, force: bool) -> RolloutMove | None:
         """Goes to the next step; None if there is none.

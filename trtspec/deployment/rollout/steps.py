@@ -122,6 +122,8 @@ class RolloutRecord:
     """The server's counters at that time, by the names of `evidence.py`; None where the server could not be
     asked.
     """
+    marked: Mapping[str, float] = field(default_factory=dict)
+    """The counters at a later look; the requests since then are the latest ones. Empty before that look."""
 
 
 def present() -> str:
@@ -141,9 +143,14 @@ def read_record(path: Path) -> RolloutRecord | None:
         raise UnavailableError(path, str(error), "trtspec rollout off writes it again") from error
     said = json.loads(text)
     since, counted = said.get("since"), said.get("counted", {})
-    numbers = counted.items() if isinstance(counted, dict) else ()
-    known = {str(name): float(value) for name, value in numbers if isinstance(value, (int, float))}
-    return RolloutRecord(state, since if isinstance(since, str) else None, None if counted is None else known)
+    since = since if isinstance(since, str) else None
+    known, marked = _numbers(counted), _numbers(said.get("marked"))
+    return RolloutRecord(state, since, None if counted is None else known, marked)
+
+
+def _numbers(found: object) -> dict[str, float]:
+    numbers = found.items() if isinstance(found, dict) else ()
+    return {str(name): float(value) for name, value in numbers if isinstance(value, (int, float))}
 
 
 def write_record(path: Path, record: RolloutRecord) -> None:
@@ -154,6 +161,7 @@ def write_record(path: Path, record: RolloutRecord) -> None:
         "share": record.state.share,
         "since": record.since,
         "counted": None if record.counted is None else dict(record.counted),
+        "marked": dict(record.marked),
     }
     write_atomically(path, json.dumps(said, indent=2) + "\n")
 

@@ -117,7 +117,9 @@ def test_probes_ask_the_server_itself_and_metrics_are_its_own(backend: str) -> N
 
 def test_a_server_without_metrics_is_not_scraped() -> None:
     silent = replace(launch("tensorrt_llm_pytorch"), metrics_path=None)
-    assert from_launch(loaded("tensorrt_llm_pytorch"), silent).monitoring.pod_monitor is False
+    found = from_launch(loaded("tensorrt_llm_pytorch"), silent).monitoring
+    assert (found.pod_monitor, found.rules) == (False, False)
+    assert values("vllm").monitoring.rules
 
 
 def test_requests_in_flight_have_the_recipes_time_to_end_in() -> None:
@@ -222,7 +224,7 @@ hardware: {{gpu: h100}}
         ),
         ("sglang", "  form: kserve\n", "form", "trtspec's own server, and sglang is another"),
         ("sglang", KEYS, "secrets.api_keys", "SGLang takes its key only on the command line"),
-        ("vllm", "  monitoring: {rules: true}\n", "monitoring.rules", "it has others"),
+        ("vllm", "  monitoring: {dashboard: true}\n", "monitoring.dashboard", "the server has others"),
     ],
 )
 def test_kubernetes_keys_that_another_engines_server_lacks_are_refused(

@@ -181,6 +181,26 @@ def test_each_bound_can_be_the_broken_one() -> None:
     )
 
 
+def test_a_draft_that_is_its_target_breaks_the_bound_on_acceptance() -> None:
+    some, every = arm(MeanTimes(300, 0.01, 0.0001)), ScoredDrafts(1000, 4000, 3990)
+    seen = evidence(some, some, every)
+    perfect = of("acceptance", check(QUARTER, replace(seen, of_engine=every)))
+    assert (perfect.verdict, "is it the target itself" in perfect.found) == (BoundState.BROKEN, True)
+    # All was looked up, in texts that say one thing again and again.
+    assert of("acceptance", check(QUARTER, seen)).verdict is BoundState.HOLDS
+    shadow = RolloutEvidence({"plain": some, "shadow": some, "speculate": arm(NONE)}, every, GOOD)
+    assert of("acceptance", check(RolloutState("shadow", 0.5), shadow)).verdict is BoundState.BROKEN
+
+
+@pytest.mark.parametrize(("accepted", "verdict"), [(1490, BoundState.BROKEN), (1510, BoundState.HOLDS)])
+def test_acceptance_that_has_halved_lately_breaks_a_bound(accepted: int, verdict: BoundState) -> None:
+    some = arm(MeanTimes(300, 0.01, 0.0001))
+    before, since = evidence(some, some), evidence(some, some, ScoredDrafts(1000, 4000, accepted))
+    assert of("acceptance lately", check(ALL, before, (before, since))).verdict is verdict
+    few = evidence(some, arm(MeanTimes(LEAST_REQUESTS - 1, 0.01, 0.0001)), ScoredDrafts(10, 40, 0))
+    assert "acceptance lately" not in {each.name for each in check(ALL, before, (before, few))}
+
+
 def test_each_step_has_the_bounds_that_it_can_have() -> None:
     some = arm(MeanTimes(300, 0.01, 0.0001))
     shadow = RolloutEvidence(

@@ -32,8 +32,8 @@ class Server:
             self.rollout.take(reading)
         return text_of(self.stats, self.seconds, "speculative_llm")
 
-    def serve(self, arm: str, count: int, per_token: float, failures: int = 0) -> None:
-        """Completions of times that spread by a tenth, with drafts of which three of four are accepted."""
+    def serve(self, arm: str, count: int, per_token: float, failures: int = 0, accepted: int = 3) -> None:
+        """Completions of times that spread by a tenth, with drafts of which so many of four are accepted."""
         found = self.stats.rollout.arms[arm]
         found.requests, found.failures = found.requests + count, found.failures + failures
         for number in range(count):
@@ -41,9 +41,9 @@ class Server:
             found.time_to_first_token.observe(value)
             found.time_per_output_token.observe(value)
             if arm == "shadow":
-                self.stats.rollout.shadow.record(4, 3)
+                self.stats.rollout.shadow.record(4, accepted)
             elif arm == "speculate":
-                self.stats.by_origin["engine"].record(4, 3)
+                self.stats.by_origin["engine"].record(4, accepted)
 
 
 @pytest.fixture
@@ -203,3 +203,27 @@ def test_a_rollout_of_a_missing_build_and_an_unknown_verb_are_refused(cli: Cli, 
     assert "there is no build here" in cli("status", status=1)
     done = trtspec("rollout", "forward", "recipe.yaml", folder=tmp_path)
     assert done.returncode == 2
+
+
+def test_a_fall_by_half_after_weeks_is_seen_and_goes_back(server: Server, cli: Cli) -> None:
+    """The mean of the whole step hides it; the file remembers what was counted at the last look."""
+    cli("off")
+    for _ in range(5):
+        cli("next", "--force")
+    server.serve("speculate", 100_000, 0.01)
+    assert cli.json("status")["verdict"] == "holds"
+    server.serve("speculate", 300, 0.01)
+    assert cli.json("status")["verdict"] == "holds"
+    server.serve("speculate", 300, 0.01, accepted=1)
+    found = cli.json("status", status=1)
+    assert [each["name"] for each in found["checks"] if each["verdict"] == "broken"] == ["acceptance lately"]
+    cli("status", status=1)
+    assert "all -> 50 %" in cli("back")
+
+
+def test_a_draft_that_is_its_target_goes_back(server: Server, cli: Cli) -> None:
+    cli("off")
+    for _ in range(5):
+        cli("next", "--force")
+    server.serve("speculate", 300, 0.01, accepted=4)
+    assert "is it the target itself" in cli("status", status=1)
