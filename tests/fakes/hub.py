@@ -9,13 +9,15 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 COMMIT = "0123456789" * 4
 
 
 class Hub(ThreadingHTTPServer):
     """Serves `owner/model` from a folder and `owner/private` to the token "right"; knows `owner/gated`.
+
+    `folders` has those of further models by name, and `listed` what lists of models show of each.
 
     `asked` has the requests as `METHOD path`, with the range if one was asked for. The next download of a
     file ends after `break_after` bytes, if that is set; `sizes` are lies about files.
@@ -24,6 +26,8 @@ class Hub(ThreadingHTTPServer):
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.folder, self.asked = folder, list[str]()
+        self.folders: dict[str, Path] = {}
+        self.listed: dict[str, dict[str, Any]] = {}
         self.break_after: int | None = None
         self.sizes: dict[str, int] = {}
 
@@ -47,6 +51,8 @@ class Handler(BaseHTTPRequestHandler):
     """The part of the Hub's API that `huggingface_hub` needs to download a model."""
 
     server: Hub
+    folder: Path
+    """That of the model that was asked for."""
 
     def do_HEAD(self) -> None:
         self.server.asked.append(" ".join([self.command, self.path, self.headers.get("Range", "")]).rstrip())
@@ -57,14 +63,40 @@ class Handler(BaseHTTPRequestHandler):
             self._send(401, b'{"error": "Invalid credentials in Authorization header"}')
         elif token == "weak":
             self._send(403, b"{}")
-        elif model == "owner/gated":
+        elif path == "/api/models":
+            self._list()
+        elif model == "owner/gated" or self.server.listed.get(model, {}).get("gated"):
             self._send(403, b"{}", {"X-Error-Code": "GatedRepo"})
-        elif model == "owner/model" or (model == "owner/private" and token == "right"):
-            self._answer(path.split(f"{model}/")[-1])
+        elif (
+            model == "owner/model"
+            or model in self.server.folders
+            or (model == "owner/private" and token == "right")
+        ):
+            self.folder = self.server.folders.get(model, self.server.folder)
+            if path == f"/api/models/{model}":
+                self._send(200, json.dumps(self._entry(model)).encode())
+            else:
+                self._answer(path.split(f"{model}/")[-1])
         else:
             self._send(401, b"{}", {"X-Error-Code": "RepoNotFound"})
 
     do_GET = do_POST = do_HEAD
+
+    def _list(self) -> None:
+        """As `/api/models` does: by author, by a part of the name and by tags, the most downloaded first."""
+        asked = parse_qs(urlsplit(self.path).query)
+        found = [
+            entry
+            for entry in map(self._entry, self.server.listed)
+            if entry["id"].startswith(asked.get("author", [""])[0])
+            and asked.get("search", [""])[0] in entry["id"].lower()
+            and set(asked.get("filter", [])) <= set(entry["tags"])
+        ]
+        found.sort(key=lambda entry: -entry["downloads"])
+        self._send(200, json.dumps(found[: int(asked["limit"][0])]).encode())
+
+    def _entry(self, model: str) -> dict[str, Any]:
+        return {"id": model, "sha": COMMIT, "tags": [], "downloads": 0, **self.server.listed.get(model, {})}
 
     def _answer(self, asked: str) -> None:
         what, _, rest = asked.partition("/")
@@ -72,26 +104,26 @@ class Handler(BaseHTTPRequestHandler):
         if revision not in ("main", "v1", COMMIT):
             self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         elif what == "revision":
-            files = [{"rfilename": str(path.relative_to(self.server.folder))} for path in self._files()]
+            files = [{"rfilename": str(path.relative_to(self.folder))} for path in self._files()]
             self._send(200, json.dumps({"id": "owner/model", "sha": COMMIT, "siblings": files}).encode())
         elif what == "tree":
             self._send(200, json.dumps([self._info(path) for path in self._files()]).encode())
         elif what == "paths-info":
             names = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())["paths"]
-            paths = [self.server.folder / name for name in names]
+            paths = [self.folder / name for name in names]
             self._send(200, json.dumps([self._info(path) for path in paths if path.is_file()]).encode())
-        elif not (self.server.folder / name).is_file():
+        elif not (self.folder / name).is_file():
             self._send(404, b"{}", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
         else:
-            self._send_file(self.server.folder / name)
+            self._send_file(self.folder / name)
 
     def _files(self) -> list[Path]:
-        return [path for path in self.server.folder.rglob("*") if path.is_file()]
+        return [path for path in self.folder.rglob("*") if path.is_file()]
 
     def _info(self, path: Path) -> dict[str, Any]:
         size = self.server.sizes.get(path.name, path.stat().st_size)
         lfs = {"oid": digest(path), "size": size, "pointerSize": 134}
-        name = str(path.relative_to(self.server.folder))
+        name = str(path.relative_to(self.folder))
         return {"type": "file", "path": name, "oid": "0" * 40, "size": size, "lfs": lfs}
 
     def _send_file(self, path: Path) -> None:

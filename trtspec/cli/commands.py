@@ -59,6 +59,7 @@ TABLE = (
         "cli.plan",
         "Show a build's values, its steps and what to expect.",
     ),
+    CommandEntry("draft", "cli.draft", "Find drafts and heads for a model."),
     CommandEntry("tune", "train.commands.tune", "Find the best draft, method and K for a recipe."),
     CommandEntry(
         "distill", "train.commands.distill", "Train the draft, or a head, on the target's own answers."

@@ -258,9 +258,9 @@ def _downloaded(file: Path) -> Path:
     return whole if whole.is_file() else file
 
 
-def is_headers_only(source: Source) -> bool:
-    """Returns True if the weights of this model are not on this machine."""
-    return (source.folder / _DIGESTS).is_file()
+def is_headers_only(folder: Path) -> bool:
+    """Returns True if the folder has only the headers of a model's weights."""
+    return (folder / _DIGESTS).is_file()
 
 
 def with_weights(source: Source) -> Source:
@@ -268,7 +268,7 @@ def with_weights(source: Source) -> Source:
 
     Raises ModelError if they are not on this machine.
     """
-    if not is_headers_only(source):
+    if not is_headers_only(source.folder):
         return source
     tensors = dict[str, Tensor]()
     for name, tensor in source.tensors.items():

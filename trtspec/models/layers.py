@@ -109,7 +109,7 @@ def num_common(target: Source, draft: Source) -> int:
 
     It looks at a few kilobytes of each.
     """
-    if target.folder != draft.folder and (is_headers_only(target) or is_headers_only(draft)):
+    if target.folder != draft.folder and any(is_headers_only(one.folder) for one in (target, draft)):
         return 0
     own, other = (_forms(draft), _reader(draft)), (_forms(target), _reader(target))
     common = alike(*own, *other, whole=False)

@@ -24,6 +24,7 @@ import numpy as np
 from trtspec.base.errors import PairError
 from trtspec.base.findings import Finding, Severity, errors, note
 from trtspec.methods.method import HETEROGENEOUS
+from trtspec.models.download import is_headers_only
 from trtspec.models.families import family_of, longrope
 from trtspec.models.families.family import ModelFamily
 from trtspec.models.heads.head import TRAINED_FOR_IT, HeadDescription
@@ -420,9 +421,12 @@ def _head_sizes(head: HeadDescription, target: Source) -> Iterator[Finding]:
 
 
 def _head_vocabulary(head: HeadDescription) -> Iterator[Finding]:
-    """Compares both mappings: token i of the head is i + d2t[i] of the target."""
+    """Compares both mappings: token i of the head is i + d2t[i] of the target.
+
+    Of a head of which only headers were fetched, neither is here.
+    """
     tensors = head.tensors
-    if "d2t" not in tensors:
+    if "d2t" not in tensors or is_headers_only(head.folder):
         return
     to_target = np.arange(head.draft_vocab_size) + np.frombuffer(tensors["d2t"].read(), "<i8")
     again = "convert or train the head again"

@@ -738,7 +738,8 @@ def _kv_bytes(engines: dict[Role, EnginePlan], own: MtpLayers | None) -> int:
     options = engines[Role.TARGET].options
     blocks = -(-(options.max_seq_len + options.max_draft_len) // _CPU_BLOCK)
     tokens = options.max_batch_size * blocks * _CPU_BLOCK
-    layers = [(engine.model.source.num_hidden_layers, kv_of_layer(engine)) for engine in engines.values()]
+    sizes = {role: kv_of_layer(engine.model.source, engine.checkpoint) for role, engine in engines.items()}
+    layers = [(engine.model.source.num_hidden_layers, sizes[role]) for role, engine in engines.items()]
     if own:
-        layers.append((own.count, kv_of_layer(engines[Role.TARGET])))
+        layers.append((own.count, sizes[Role.TARGET]))
     return tokens * sum(count * size for count, size in layers)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from trtspec.backends.backend import Backend
 from trtspec.base.findings import Finding, Severity
@@ -15,6 +16,7 @@ from trtspec.models.heads.head import HeadDescription
 from trtspec.models.mtp import MtpLayers, mtp_layers
 from trtspec.models.pair import Member, compare, compare_head, past_embedding, refuse
 from trtspec.models.source import Source
+from trtspec.models.tokenizer import TokenizerTraits
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.recipe.loader import LoadedRecipe
@@ -72,8 +74,11 @@ def inspect_pair(
     unseen: Mapping[Role, str],
     head: HeadDescription | None = None,
     max_seq_len: int | None = None,
+    tokenizers: Mapping[Role, TokenizerTraits] = MappingProxyType({}),
 ) -> PairReport:
     """Returns what these models of a recipe show; `max_seq_len` is the longest sequence in tokens.
+
+    `tokenizers` are those that were read already.
 
     Raises ModelError for a tokenizer that cannot be read, and TensorError for tensors of which no engine can
     be built.
@@ -82,7 +87,7 @@ def inspect_pair(
     translates = recipe.speculation.method.translates
     sides, alone = dict[Role, Member](), list[Finding]()
     for role, source in sources.items():
-        like = next((side.tokenizer for side in sides.values()), None)
+        like = tokenizers.get(role) or next((side.tokenizer for side in sides.values()), None)
         side = backend.member(source, recipe, role, like)
         reads = role is Role.TARGET or translates
         alone += past_embedding(role, source, side.tokenizer if reads else None)

@@ -58,7 +58,7 @@ class ModelFacts:
     @property
     def download(self) -> Callable[[Progress], Path] | None:
         """The download of its weights; None if they are on this machine."""
-        return partial(fetch, self.name, self.revision) if is_headers_only(self.source) else None
+        return partial(fetch, self.name, self.revision) if is_headers_only(self.source.folder) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from trtspec.base.roles import Role
 from trtspec.base.units import GIB, gib
 from trtspec.checkpoint.convert import rank_sizes
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.tensors import DTYPES, FP8
 from trtspec.models.families import FAMILIES
-from trtspec.models.source import ITEM_SIZE
+from trtspec.models.source import ITEM_SIZE, Source
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved, placement
 from trtspec.recipe import gpus
 from trtspec.recipe.devices import CPU
@@ -153,13 +154,12 @@ def engine_memory(engine: EnginePlan) -> EngineMemory:
     return EngineMemory(
         weights=max(rank_sizes(source, engine.checkpoint, draft)),
         workspace=_RUNTIME + options.max_num_tokens * width * ITEM_SIZE[dtype] + logits,
-        kv_per_token=layers * kv_of_layer(engine),
+        kv_per_token=layers * kv_of_layer(engine.model.source, engine.checkpoint),
     )
 
 
-def kv_of_layer(engine: EnginePlan) -> int:
+def kv_of_layer(source: Source, checkpoint: ConvertOptions) -> int:
     """Returns the bytes of KV cache that a token takes in one layer of one tensor-parallel rank."""
-    source, checkpoint = engine.model.source, engine.checkpoint
     heads = max(source.num_key_value_heads // checkpoint.mapping.tp_size, 1)
     item = ITEM_SIZE[FP8 if checkpoint.fp8_kv_cache else DTYPES[checkpoint.dtype]]
     return 2 * heads * source.head_size * item

@@ -14,11 +14,12 @@ from math import prod
 
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert import rank_sizes
+from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.tensors import DTYPES, FP8
 from trtspec.forecast.outlook import Best, ForecastPair, ForecastRange, best, break_even, gain_range
 from trtspec.forecast.roofline import BatchLoad, Chip, Network, StepTime, step
 from trtspec.models.families import FAMILIES, family_of
-from trtspec.models.source import ITEM_SIZE
+from trtspec.models.source import ITEM_SIZE, Source
 from trtspec.pipeline.plan.memory import Budget, kv_of_layer
 from trtspec.pipeline.plan.resolved import EnginePlan, Layout, Resolved
 from trtspec.recipe import gpus
@@ -144,7 +145,13 @@ def chip(gpu: gpus.GpuProduct) -> Chip:
 
 def network(engine: EnginePlan) -> Network:
     """Returns what a step of an engine reads and computes, all its ranks together."""
-    source, checkpoint = engine.model.source, engine.checkpoint
+    return network_of(engine.model.source, engine.checkpoint)
+
+
+def network_of(source: Source, checkpoint: ConvertOptions) -> Network:
+    """Returns what a step of a model with these weights reads and computes; raises ModelError for a family
+    whose layers are unknown.
+    """
     mapping, item = checkpoint.mapping, ITEM_SIZE[DTYPES[checkpoint.dtype]]
     embeddings, stored = source.vocab_size * source.hidden_size, ITEM_SIZE[FP8] if checkpoint.fp8 else item
     chosen = source.experts.chosen / source.experts.count if source.experts else 1.0
@@ -158,7 +165,7 @@ def network(engine: EnginePlan) -> Network:
     queries = source.num_attention_heads * source.head_size
     return Network(
         weight_bytes=sum(rank_sizes(source, checkpoint)) - embeddings * item,
-        kv_bytes=source.num_hidden_layers * kv_of_layer(engine) * mapping.tp_size,
+        kv_bytes=source.num_hidden_layers * kv_of_layer(source, checkpoint) * mapping.tp_size,
         flops_8=2 * computed if checkpoint.fp8 else 0,
         flops_16=2 * (embeddings if checkpoint.fp8 else embeddings + computed),
         attention_flops=4 * source.num_hidden_layers * queries,

@@ -74,7 +74,7 @@ def undone_stages(engine: EnginePlan, steps: Sequence[Step], undone: Collection[
     """
     kinds = {step.kind for step in steps if step.name in undone}
     left = [stage for stage, own in _KINDS.items() if kinds & own or stage is Stage.BUILD]
-    if is_headers_only(engine.model.source) and left[0] is not Stage.BUILD:
+    if is_headers_only(engine.model.source.folder) and left[0] is not Stage.BUILD:
         left.insert(0, Stage.FETCH)
     return left
 
