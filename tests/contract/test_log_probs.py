@@ -10,7 +10,8 @@ import pytest
 
 from tests.contract.conftest import Answers, Ask, Continuation, Subject, Torch
 from tests.fakes.trimming import Keep
-from trtspec.serving.executor import Request, Response, SamplingConfig
+from trtspec.serving.executor import FinishReason, Request, Response, SamplingConfig
+from trtspec.serving.executors.torch import scoring
 
 PROMPT = [5, 17, 33, 60]
 K = 6
@@ -210,3 +211,53 @@ def test_who_cannot_say_others_refuses(subject: Torch, answers: Answers) -> None
     [refused] = answers(subject.load(), Request(PROMPT, 4, return_log_probs=True, top_log_probs=1))
     assert refused.token_ids == []
     assert "og-probabilities" in (refused.error or "")
+
+
+@pytest.mark.parametrize("subject", ["torch"], indirect=True)
+@pytest.mark.parametrize("length", [2, 60])
+def test_a_prompt_has_the_log_probability_of_each_of_its_tokens_after_the_first(
+    subject: Subject, answers: Answers, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    """In chunks, beside requests that decode, and although a prefix is in the cache already."""
+    monkeypatch.setattr(scoring, "ROWS", 7)
+    prompt = [(5 + 7 * number) % 96 for number in range(length)]
+    executor, decoding = subject.load(), Request([1, 2, 3], 40)
+    [alone] = answers(executor, decoding)
+    answers(executor, Request(prompt[: length // 2], 1))
+    asked = Request(prompt, 1, return_log_probs=True, top_log_probs=2, scores_prompt=True)
+    beside, said, again = answers(executor, decoding, asked, asked)
+    assert (beside.token_ids, said.token_ids) == (alone.token_ids, [])
+    right = expected(subject, prompt[:1], prompt[1:])
+    assert values(said) == pytest.approx(right, abs=CLOSE)
+    assert values(again) == pytest.approx(right, abs=CLOSE)
+    assert {len(one.top) for one in said.log_probs or ()} == {2}
+    # The request that continues the prompt computes its last token alone.
+    [after] = answers(executor, Request(prompt, 1))
+    assert after.num_reused == length - 1
+
+
+@pytest.mark.parametrize("subject", ["torch"], indirect=True)
+def test_a_cancelled_prompt_leaves_its_room(
+    subject: Subject, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "ROWS", 1)
+    executor, heard = subject.load(), list[Response]()
+    asked = Request([7] * 60, 1, return_log_probs=True, scores_prompt=True)
+
+    async def cancel() -> None:
+        for _ in range(20):
+            number = executor.enqueue_request(asked, heard.append)
+            await asyncio.sleep(0)
+            executor.cancel_request(number)
+        while len(heard) < 20:
+            await asyncio.sleep(0)
+
+    asyncio.run(cancel())
+    assert {one.finish_reason for one in heard} == {FinishReason.CANCELLED}
+    [said] = answers(executor, asked)
+    assert len(said.log_probs or ()) == 59
+
+
+@pytest.mark.parametrize("subject", ["scripted", "bls"], indirect=True)
+def test_an_engine_that_scores_no_prompts_says_so(subject: Subject) -> None:
+    assert not subject.load().limits.scores_prompts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from trtspec.backends.table import backends
 from trtspec.methods.table import METHODS
 from trtspec.recipe.backends import NAMES
@@ -15,6 +17,7 @@ place. `trtspec check` refuses the rest with the reason, before anything is down
 - [Choose a method](../how-to/choose-a-method.md) says what each method is for.
 - [Serve with vLLM, SGLang or trtllm-serve](../how-to/serve-with-other-engines.md) is about other engines.
 """
+NEWER = Path(__file__).with_name("newer_methods.md")
 REASONS = """\
 ## Why not
 
@@ -38,4 +41,4 @@ def page() -> str:
             shown.append(f"{', '.join(cell.releases) or 'no'} ({number})")
         lines.append(f"| `{method}` | {' | '.join(shown)} |")
     reasons = [f"{number}. {reason} ({source})" for (reason, source), number in notes.items()]
-    return "\n".join([*lines, "", REASONS, *reasons])
+    return "\n".join([*lines, "", REASONS, *reasons, "", NEWER.read_text().rstrip()])

@@ -106,3 +106,69 @@ def test_an_engine_without_other_likely_tokens_refuses_top_logprobs(client: open
         client.chat.completions.create(**CHAT, top_logprobs=1)
     assert caught.value.param == "top_logprobs"
     assert client.chat.completions.create(**CHAT).choices[0].logprobs
+
+
+def of_prompt(row: list[int]) -> Any:
+    """transformers' logarithms of softmax after each token of a prompt, float32 `[tokens, vocabulary]`."""
+    model = AutoModelForCausalLM.from_pretrained(TINY / "target", dtype=torch.float32)
+    with torch.inference_mode():
+        return model(torch.tensor([row])).logits[0].log_softmax(-1)
+
+
+LONG = "def fib(n):\n    return n if n < 2 else fib(n - 1) + fib(n - 2)\n" * 12
+
+
+@IN_PROCESS
+@pytest.mark.parametrize("is_tokens", [True, False])
+def test_lm_evaluation_harness_gets_the_log_probabilities_of_the_prompt(
+    client: openai.OpenAI, is_tokens: bool
+) -> None:
+    """The body is that of its `local-completions` (lm_eval 0.4.13) for a task of likelihoods."""
+    row: list[int] = AutoTokenizer.from_pretrained(TINY / "target").encode(LONG)
+    body: Any = {"temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
+    made = client.completions.create(model=MODEL, prompt=[row] if is_tokens else LONG, **body)
+    (choice,) = made.choices
+    logged = choice.logprobs
+    assert logged
+    assert len(row) > 128
+    right = of_prompt(row)
+    expected = [float(right[place, token]) for place, token in enumerate(row[1:])]
+    values: Any = logged.token_logprobs
+    top: Any = logged.top_logprobs
+    assert (values[0], top[0]) == (None, None)
+    # As it reads them: all but the context before, and the one token that was generated.
+    assert values[1:-1] == pytest.approx(expected, abs=CLOSE)
+    are_likeliest = [float(right[place].max()) == value for place, value in enumerate(expected)]
+    found = [value == max(own.values()) for value, own in zip(values[1:-1], top[1:-1], strict=True)]
+    assert found == are_likeliest
+    assert choice.text == "".join(logged.tokens or ())
+    assert choice.text.startswith(LONG)
+    assert made.usage
+    assert made.usage.prompt_tokens == len(row)
+
+
+@IN_PROCESS
+def test_vllms_field_has_the_prompts_log_probabilities_by_token_id(client: openai.OpenAI) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(TINY / "target")
+    asked: Any = {"extra_body": {"prompt_logprobs": 2}}
+    text: Any = client.completions.create(**TEXT, **asked)
+    chat: Any = client.chat.completions.create(**{**CHAT, "logprobs": False}, **asked)
+    prompt = tokenizer.apply_chat_template(CHAT["messages"], tokenize=False, add_generation_prompt=True)
+    for said, row in (
+        (text.choices[0].prompt_logprobs, tokenizer.encode(PROMPT)),
+        (chat.prompt_logprobs, tokenizer.encode(prompt, add_special_tokens=False)),
+    ):
+        right = of_prompt(row)
+        assert said[0] is None
+        for place, (own, token) in enumerate(zip(said[1:], row[1:], strict=True)):
+            likeliest = right[place].topk(2)
+            for rank, (value, other) in enumerate(zip(*map(list, likeliest), strict=True), 1):
+                found = own[str(int(other))]
+                assert (found["rank"], found["logprob"]) == (rank, pytest.approx(float(value), abs=CLOSE))
+            assert own[str(token)]["logprob"] == pytest.approx(float(right[place, token]), abs=CLOSE)
+
+
+@pytest.mark.parametrize("tiny_recipe", ["bls"], indirect=True)
+def test_an_engine_that_cannot_says_so(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="answers only"):
+        client.completions.create(**TEXT, echo=True, logprobs=1)

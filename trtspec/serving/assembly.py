@@ -17,6 +17,7 @@ from trtspec.serving.drafters.translation import Dictionary, draw_alike
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Executor, SamplingConfig
 from trtspec.serving.guides.guides import GuidedRequests, Guides
+from trtspec.serving.prompt_log_probs import PromptLogProbs
 from trtspec.serving.rollout.rollout import Rollout
 from trtspec.serving.state import NUM_SEEDS
 from trtspec.serving.stats import Stats
@@ -104,7 +105,7 @@ def assemble(
     bounds = bounds or ServingBounds(target.limits.max_batch_size)
     rollout = rollout or Rollout()
     stats = Stats(bounds.max_places, bounds.max_queue_size, rollout=rollout.stats)
-    features: list[Feature] = [GuidedRequests(guides), Sequences()]
+    features: list[Feature] = [GuidedRequests(guides), Sequences(), PromptLogProbs(target)]
     source: DraftSource | None = None
     if draft is not None or drafting is not None:
         inputs = SourceInputs(draft, target.limits.vocab_size, bounds.draft_timeout_s, stats)

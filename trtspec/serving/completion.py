@@ -51,6 +51,8 @@ class CompletionRequest:
     """Asks for each token's log-probability by the model itself (rule 9 of `trtspec.serving.executor`)."""
     top_log_probs: int = 0
     """The number of likeliest tokens that are returned with each token."""
+    prompt_log_probs: int | None = None
+    """Asks for the log-probability of each of the prompt's tokens too, with so many likeliest ones."""
     num_return_sequences: int = 1
     """The number of completions of the prompt, each with its own seed (`of_sequence`)."""
     guide: Guide | None = None
@@ -88,6 +90,14 @@ class Completion:
     """The input tokens that the target's KV cache had from requests of the same tenant; None if unknown."""
 
 
+@dataclass(frozen=True, slots=True)
+class PromptScores:
+    """The tokens of a prompt, and the log-probability of each after the first."""
+
+    token_ids: list[int]
+    log_probs: list[LogProb]
+
+
 @dataclass(slots=True)
 class Delta:
     """The part of a completion that one round added."""
@@ -106,3 +116,5 @@ class Delta:
     """One for each of `token_ids` if the request has `return_log_probs`."""
     sequence_index: int = 0
     """The index of the completion, from 0, among those of the same prompt."""
+    prompt: PromptScores | None = None
+    """In the first delta of a request with `prompt_log_probs`."""

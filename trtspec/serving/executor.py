@@ -168,6 +168,8 @@ class Request:
     guide: Guide | None = None
     num_guided: int = 0
     """The tokens at the input's end that were generated under `guide`: the grammar's text begins there."""
+    scores_prompt: bool = False
+    """Asks for no tokens, but for the log-probabilities of the prompt's own after its first (rule 9)."""
 
 
 class LogProb(NamedTuple):
@@ -234,6 +236,8 @@ class Limits:
     """False if the engine has none of rule 9. A request with `return_log_probs` is then refused."""
     max_top_log_probs: int = MAX_TOP_LOG_PROBS
     """A request with more `top_log_probs` is refused."""
+    scores_prompts: bool = False
+    """True if the engine takes requests with `scores_prompt`, whose response has no tokens."""
     never_banned: range = range(0)
     """The tokens that the engine cannot ban. A request with a bad word that ends in one is refused."""
     guide_types: frozenset[GuideType] = frozenset()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import orjson
 
-from trtspec.gateway.openai.model_output import ChoicePiece, TokenCounts
+from trtspec.gateway.openai import schema
+from trtspec.gateway.openai.model_output import ChoicePiece, PromptTokens, TokenCounts
 from trtspec.gateway.openai.model_request import ModelRequest
 from trtspec.gateway.openai.output_parser import OutputParser, ParsedCall, ParsedText, ReasoningTokens
+from trtspec.serving.executor import LogProb
 from trtspec.serving.tokenizer import Tokenizer
 
 
@@ -48,25 +51,53 @@ def completion_log_probs(tokenizer: Names, piece: ChoicePiece, offset: int) -> d
     """Returns `choices[].logprobs` of a completion, whose tokens begin at the character `offset`.
 
     The chosen token is always among the likeliest ones. Of several tokens with equal text, such as torn
-    characters, the chosen one counts, or else the likeliest.
+    characters, the chosen one counts, or else the likeliest. The first token of an echoed prompt has no
+    log-probability.
     """
-    tokens = [tokenizer.bytes_of(token_id).decode(errors="replace") for token_id in piece.token_ids]
+    token_ids: tuple[int, ...] = piece.token_ids
+    log_probs: tuple[LogProb | None, ...] = piece.log_probs
+    if piece.prompt:
+        token_ids = piece.prompt.token_ids + token_ids
+        log_probs = (None, *piece.prompt.log_probs, *log_probs)
+    tokens = [tokenizer.bytes_of(token_id).decode(errors="replace") for token_id in token_ids]
     offsets = []
     for token in tokens:
         offsets.append(offset)
         offset += len(token)
-    top: list[dict[str, float]] = []
-    for token, said in zip(tokens, piece.log_probs, strict=True):
+    top: list[dict[str, float] | None] = []
+    for token, said in zip(tokens, log_probs, strict=True):
+        if said is None:
+            top.append(None)
+            continue
         likeliest: dict[str, float] = {}
         for other, value in said.top:
             likeliest.setdefault(_text(tokenizer, other), value)
         top.append({**likeliest, token: said.value})
     return {
         "tokens": tokens,
-        "token_logprobs": [said.value for said in piece.log_probs],
-        "top_logprobs": top if any(said.top for said in piece.log_probs) else None,
+        "token_logprobs": [said and said.value for said in log_probs],
+        "top_logprobs": top if any(said and said.top for said in log_probs) else None,
         "text_offset": offsets,
     }
+
+
+def prompt_log_probs(tokenizer: Names, prompt: PromptTokens, most: int) -> list[dict[str, Any] | None]:
+    """Returns vLLM's `prompt_logprobs`: of each token after the first the likeliest ones, and its own."""
+    found: list[dict[str, Any] | None] = [None]
+    for token_id, said in zip(prompt.token_ids[1:], prompt.log_probs, strict=True):
+        values = {token_id: said.value, **dict(said.top[:most])}
+        ranks = {other: rank for rank, (other, _) in enumerate(said.top, 1)}
+        found.append(
+            {
+                str(other): {
+                    "logprob": value,
+                    "rank": ranks.get(other),
+                    "decoded_token": _text(tokenizer, other),
+                }
+                for other, value in values.items()
+            }
+        )
+    return found
 
 
 def _entry(tokenizer: Names, token_id: int, value: float) -> dict[str, Any]:
@@ -190,6 +221,8 @@ class ResponseBuilder:
         return b"data: " + orjson.dumps(last) + b"\n\n" + DONE
 
     def _events(self, piece: ChoicePiece) -> bytes:
+        if piece.prompt:
+            piece = self._echoed(piece)
         begun = b"" if self._has_begun[piece.choice] else self._beginning(piece.choice)
         self._tell_usage(piece)
         if not (piece.finish_reason or self._parsers or self._request.log_probs):
@@ -224,13 +257,27 @@ class ResponseBuilder:
     def whole(self, pieces: Iterable[ChoicePiece]) -> bytes:
         """Returns the whole answer; there is one piece for each choice."""
         choices = []
+        scores: dict[str, Any] = {}
         for piece in sorted(pieces, key=lambda piece: piece.choice):
+            piece = self._echoed(piece)
             found = self._found(piece)
             choices.append(self._route.choice(self._ended(piece), found, self._log_probs(piece)))
-        body = {**self._head, "choices": choices, "usage": self._usage(), **self._metrics()}
+            if piece.prompt and self._tokenizer and (most := self._request.prompt_log_probs) is not None:
+                scores["prompt_logprobs"] = prompt_log_probs(self._tokenizer, piece.prompt, most)
+            if not isinstance(self._route, Chat):
+                choices[-1] |= scores
+        scores = scores if isinstance(self._route, Chat) else {}
+        body = {**self._head, "choices": choices, "usage": self._usage(), **self._metrics(), **scores}
         return orjson.dumps(body)
 
     # Both.
+
+    def _echoed(self, piece: ChoicePiece) -> ChoicePiece:
+        """Returns the piece with the text of the prompt before its own, if the answer repeats the prompt."""
+        if not (self._request.echoes_scores and piece.prompt and self._tokenizer):
+            return piece
+        said = b"".join(map(self._tokenizer.bytes_of, piece.prompt.token_ids)).decode(errors="replace")
+        return replace(piece, text=said + piece.text)
 
     def _found(self, piece: ChoicePiece) -> ParsedText:
         """Returns the parts of the piece's text: content, and what its parser finds."""
@@ -260,7 +307,8 @@ class ResponseBuilder:
         if not (self._request.log_probs and self._tokenizer):
             return None
         names = TokenIds() if self._request.tokens_as_ids else self._tokenizer
-        made = self._route.log_probs(names, piece, self._offsets[piece.choice])
+        own = piece if self._request.echoes_scores else replace(piece, prompt=None)
+        made = self._route.log_probs(names, own, self._offsets[piece.choice])
         self._offsets[piece.choice] += len(piece.text)
         return made
 

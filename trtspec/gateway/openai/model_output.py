@@ -24,6 +24,7 @@ _FIELDS = {
     "guided_decoding_guide_type": "response_format",
     "embedding_bias_ids": "logit_bias",
     "return_log_probs": "logprobs",
+    "prompt_log_probs": "prompt_logprobs",
     "top_log_probs": "top_logprobs",
     "end_id": "ignore_eos",
 }
@@ -54,6 +55,14 @@ class TokenCounts:
         return usage
 
 
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """The tokens of a prompt, and the log-probability of each after the first."""
+
+    token_ids: tuple[int, ...]
+    log_probs: tuple[LogProb, ...]
+
+
 @dataclass(slots=True)
 class ChoicePiece:
     """A piece of one choice.
@@ -71,6 +80,8 @@ class ChoicePiece:
     counts: TokenCounts | None = None
     speculation: dict[str, Any] | None = None
     """vLLM's `metrics.speculative_decoding`, in the last piece of a choice where it was asked for."""
+    prompt: PromptTokens | None = None
+    """In the first piece, where the prompt's log-probabilities were asked for."""
 
 
 def piece(said: dict[str, Any], first: int) -> ChoicePiece:
@@ -81,14 +92,19 @@ def piece(said: dict[str, Any], first: int) -> ChoicePiece:
     if reason:
         cached = said.get("num_cached_tokens")
         counts = TokenCounts(said["num_input_tokens"], said["num_output_tokens"], cached)
+    prompt = None
+    if "prompt_ids" in said:
+        scores = _log_probs(said, "prompt_token_log_probs", "prompt_top")
+        prompt = PromptTokens(_many(said["prompt_ids"]), scores)
     return ChoicePiece(
         choice=first + said.get("sequence_index", 0),
         text=said.get("text_output", ""),
         finish_reason=reason,
         token_ids=_many(said.get("output_ids")),
-        log_probs=_log_probs(said),
+        log_probs=_log_probs(said, "output_log_probs", "output_top"),
         counts=counts,
         speculation=_speculation(said) if "acceptance_histogram" in said else None,
+        prompt=prompt,
     )
 
 
@@ -123,10 +139,11 @@ def _many(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list) else (value,)
 
 
-def _log_probs(said: dict[str, Any]) -> tuple[LogProb, ...]:
-    values = _many(said.get("output_log_probs"))
+def _log_probs(said: dict[str, Any], name: str, likeliest: str) -> tuple[LogProb, ...]:
+    values = _many(said.get(name))
     # Triton writes rows one after the other.
-    top = list(zip(_many(said.get("output_top_ids")), _many(said.get("output_top_log_probs")), strict=True))
+    ids, own = _many(said.get(f"{likeliest}_ids")), _many(said.get(f"{likeliest}_log_probs"))
+    top = list(zip(ids, own, strict=True))
     width = len(top) // max(len(values), 1)
     return tuple(
         LogProb(value, tuple(top[row * width : (row + 1) * width])) for row, value in enumerate(values)

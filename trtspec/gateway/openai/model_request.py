@@ -57,6 +57,10 @@ class ModelRequest:
     """None where all text is content."""
     several_calls: bool = True
     guided_by: str = "response_format"
+    echoes_scores: bool = False
+    """The prompt's text and log-probabilities come before those of the answer."""
+    prompt_log_probs: int | None = None
+    """The number of likeliest tokens in vLLM's `prompt_logprobs`; None where it is not asked for."""
     prompt_tokens: tuple[int, ...] = ()
     """The tokens of each prompt, where every chunk tells the usage so far."""
 
@@ -73,13 +77,18 @@ def completion(body: CompletionBody, tenant: str, tokenizer: Tokenizer | None) -
     shared["max_tokens"] = body.max_tokens or 16
     if body.echo:
         if body.logprobs is not None:
-            message = "logprobs cannot be combined with echo: the prompt's probabilities are unknown"
+            # The prompt's text is that of its tokens, as the log-probabilities name them.
+            shared["prompt_log_probs"] = max(body.logprobs, body.prompt_logprobs or 0)
+            if body.n not in (None, 1):
+                raise ApiError(400, "n must be 1 with echo and logprobs", "n")
+        elif all(isinstance(prompt, str) for prompt in body.prompt):
+            shared["exclude_input_in_output"] = False
+        else:
+            message = "echo needs a prompt of text, or logprobs: token ids alone are not echoed"
             raise ApiError(400, message, "echo")
-        if not all(isinstance(prompt, str) for prompt in body.prompt):
-            raise ApiError(400, "echo needs a prompt of text: token ids are not echoed", "echo")
-        shared["exclude_input_in_output"] = False
     names = ("text_input" if isinstance(prompt, str) else "input_ids" for prompt in body.prompt)
-    return _request(body, [{**shared, name: prompt} for name, prompt in zip(names, body.prompt, strict=True)])
+    inputs = [{**shared, name: prompt} for name, prompt in zip(names, body.prompt, strict=True)]
+    return replace(_request(body, inputs), echoes_scores=bool(body.echo) and body.logprobs is not None)
 
 
 def chat(
@@ -256,6 +265,7 @@ def _request(
         parsing=how,
         several_calls=several_calls,
         guided_by="tool_choice" if is_required else next(fields, "response_format"),
+        prompt_log_probs=body.prompt_logprobs,
     )
 
 
@@ -303,6 +313,11 @@ def _shared(
         values["return_log_probs"] = True
     if log_probs:
         values["top_log_probs"] = log_probs
+    if body.prompt_logprobs is not None:
+        if body.stream or tokenizer is None:
+            why = "cannot be streamed" if body.stream else "need the model's tokenizer, which is not here"
+            raise ApiError(400, f"prompt_logprobs {why}", "prompt_logprobs")
+        values["prompt_log_probs"] = body.prompt_logprobs
     if body.skip_special_tokens is False:
         values["skip_special_tokens"] = False
     if body.cache_salt:

@@ -22,6 +22,7 @@ from pydantic import (
 
 from trtspec.gateway.openai.errors import ApiError
 from trtspec.gateway.openai.output_parser import read_json
+from trtspec.serving.executor import MAX_TOP_LOG_PROBS
 
 _MOST_MESSAGES, _MOST_PARTS, _MOST_TOOLS, _MOST_CALLS, _MOST_PROMPTS = 4096, 4096, 128, 1024, 128
 _MOST_WORDS, _MOST_BIASES, _MOST_NOTES, _MOST_CHOICES = 256, 1024, 64, 1024
@@ -105,11 +106,6 @@ class StructuredOutputs(Body):
         return self
 
 
-def _no_prompt_log_probs(given: Any) -> None:
-    if given is not None:
-        raise ValueError("the engines report probabilities of answers only, not of prompts; leave it out")
-
-
 class SharedBody(Body):
     """The fields that both routes have."""
 
@@ -145,7 +141,7 @@ class SharedBody(Body):
     guided_regex: str | None = None
     guided_choice: Annotated[list[str], Field(fail_fast=True, max_length=_MOST_CHOICES)] | None = None
     guided_grammar: str | None = None
-    prompt_logprobs: Annotated[None, PlainValidator(_no_prompt_log_probs)] = None
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOG_PROBS)
     # Requests of one salt are drafted from one another's answers, and from no others'.
     cache_salt: str | None = Field(default=None, min_length=1, max_length=1024)
     # Without an effect: requests are served in the order in which they come.

@@ -65,6 +65,8 @@ def validate(request: Request, limits: Limits) -> Valid:
     _check_sampling(request.sampling, limits.ignored_options)
     if request.return_log_probs and not limits.returns_log_probs:
         raise Refused("Log-probabilities of the model's own logits are not what this engine returns")
+    if request.scores_prompt and not limits.scores_prompts:
+        raise Refused("The engine reports no log-probabilities of prompts")
     if not 0 <= (number := request.top_log_probs) <= limits.max_top_log_probs:
         raise Refused(f"Top log-probabilities ({number}) are not within [0, {limits.max_top_log_probs}]")
     _check_guide(request, limits)

@@ -113,7 +113,7 @@ def explain(error: RequestError) -> str:
 
 
 _TIMEOUT = "timeout"
-_HAVE_DEFAULTS = ("max_tokens", "num_return_sequences", "top_log_probs")
+_HAVE_DEFAULTS = ("max_tokens", "num_return_sequences", "top_log_probs", "prompt_log_probs")
 _BY_NAME = {tensor.name: tensor for tensor in INPUTS}
 _TENSOR_OF_FIELD = {
     "prompt": "text_input",

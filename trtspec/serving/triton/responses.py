@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trtspec.serving.completion import Completion, EndReason
+from trtspec.serving.completion import Completion, EndReason, PromptScores
 from trtspec.serving.executor import LogProb
 from trtspec.serving.stats import SpeculationCounts
 from trtspec.serving.triton.requests import ResponseOptions
@@ -52,6 +52,8 @@ class TextChunk:
     """The index of the completion, from 0, among those of the request."""
     others_left: int = 0
     """The number of the request's completions that have not ended yet, apart from one that ends here."""
+    prompt: PromptScores | None = None
+    """In the first chunk of a request with `prompt_log_probs`."""
 
     @property
     def is_last(self) -> bool:
@@ -68,6 +70,7 @@ class TextChunk:
             self.token_ids + later.token_ids,
             later.sequence_index,
             later.others_left,
+            self.prompt or later.prompt,
         )
 
 
@@ -75,8 +78,8 @@ def arrays(chunk: TextChunk, options: ResponseOptions) -> dict[str, npt.NDArray[
     """Returns the response's tensors by name.
 
     The shape is [1, 1], with these exceptions: `output_log_probs` and `output_ids` have [1, 1, tokens],
-    `output_top_log_probs` and `output_top_ids` [1, tokens, top_log_probs], and `acceptance_histogram`
-    [1, K + 1].
+    `output_top_log_probs` and `output_top_ids` [1, tokens, top_log_probs], those of the prompt likewise, and
+    `acceptance_histogram` [1, K + 1].
 
     The last response of a completion has the `finish_reason` of OpenAI's API, `stop` or `length`. If options
     of the request turned speculation off, `speculation` is `off` with their names. Counts come only in this
@@ -108,14 +111,21 @@ def arrays(chunk: TextChunk, options: ResponseOptions) -> dict[str, npt.NDArray[
         values["output_log_probs"] = [log_prob.value for log_prob in chunk.log_probs]
     if chunk.token_ids and (chunk.log_probs or options.output_ids):
         values["output_ids"] = chunk.token_ids
+    if chunk.prompt:
+        values["prompt_ids"] = chunk.prompt.token_ids
+        values["prompt_token_log_probs"] = [log_prob.value for log_prob in chunk.prompt.log_probs]
     made = {
         name: np.array(value, dtype=_DTYPES[name]).reshape(1, *([1] * (len(_DIMS[name]) - 1)), -1)
         for name, value in values.items()
     }
-    if chunk.log_probs and chunk.log_probs[0].top:
-        top = np.array([[log_prob.top for log_prob in chunk.log_probs]])
-        made["output_top_ids"] = top[..., 0].astype(np.int32)
-        made["output_top_log_probs"] = top[..., 1].astype(np.float32)
+    for name, found in (
+        ("output", chunk.log_probs),
+        ("prompt", chunk.prompt.log_probs if chunk.prompt else ()),
+    ):
+        if found and found[0].top:
+            top = np.array([[log_prob.top for log_prob in found]])
+            made[f"{name}_top_ids"] = top[..., 0].astype(np.int32)
+            made[f"{name}_top_log_probs"] = top[..., 1].astype(np.float32)
     return made
 
 

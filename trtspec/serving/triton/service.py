@@ -149,7 +149,9 @@ class CoordinatorService:
                     probs = delta.log_probs or []
                     # Without a stream the chunk grows with each round, which would copy all ids each time.
                     ids = delta.token_ids if probs or options.output_ids else []
-                    chunk = TextChunk(delta.text, delta.completion, None, probs, ids, index, left)
+                    chunk = TextChunk(
+                        delta.text, delta.completion, None, probs, ids, index, left, delta.prompt
+                    )
                     if (before := unsent.get(index, first)) is not None:
                         chunk = before.followed_by(chunk)
                     if is_sent := delta.completion is not None or (options.stream and bool(chunk.text)):

@@ -80,6 +80,7 @@ INPUTS = (
     InputTensor("return_output_ids", Datatype.BOOL),
     InputTensor("return_log_probs", Datatype.BOOL),
     InputTensor("top_log_probs", Datatype.INT32),
+    InputTensor("prompt_log_probs", Datatype.INT32),
     InputTensor("guided_decoding_guide_type", Datatype.STRING),
     InputTensor("guided_decoding_guide", Datatype.STRING),
     InputTensor("tenant", Datatype.STRING),
@@ -106,6 +107,11 @@ OUTPUTS = (
     # A row for each token: the likeliest tokens at its position, and their log-probabilities.
     OutputTensor("output_top_ids", Datatype.INT32, (-1, -1)),
     OutputTensor("output_top_log_probs", Datatype.FP32, (-1, -1)),
+    # Of the prompt: its tokens, the log-probability of each after the first, and rows of likeliest ones.
+    OutputTensor("prompt_ids", Datatype.INT32, (-1, -1)),
+    OutputTensor("prompt_token_log_probs", Datatype.FP32, (-1, -1)),
+    OutputTensor("prompt_top_ids", Datatype.INT32, (-1, -1)),
+    OutputTensor("prompt_top_log_probs", Datatype.FP32, (-1, -1)),
     OutputTensor("sequence_index", Datatype.INT32),
     OutputTensor("finish_reason", Datatype.STRING),
     OutputTensor("speculation", Datatype.STRING),

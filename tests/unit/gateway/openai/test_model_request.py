@@ -114,6 +114,23 @@ def test_prompts_of_token_ids_go_as_they_are() -> None:
     assert caught.value.param == "echo"
 
 
+def test_an_echo_with_logprobs_asks_for_those_of_the_prompt(tokenizer: Tokenizer) -> None:
+    for prompt in ("a", [1, 2]):
+        request = of_text(tokenizer, prompt=prompt, echo=True, logprobs=1)
+        (inputs,) = request.inputs
+        assert (inputs["prompt_log_probs"], inputs["return_log_probs"], request.echoes_scores) == (1, True, True)
+        assert "exclude_input_in_output" not in inputs
+    request = of_text(tokenizer, prompt_logprobs=3)
+    assert (request.inputs[0]["prompt_log_probs"], request.prompt_log_probs, request.echoes_scores) == (3, 3, False)
+    for values, param in (
+        ({"echo": True, "logprobs": 1, "n": 2}, "n"),
+        ({"prompt_logprobs": 0, "stream": True}, "prompt_logprobs"),
+    ):
+        with pytest.raises(ApiError) as caught:
+            of_text(tokenizer, **values)
+        assert caught.value.param == param
+
+
 def test_a_schema_is_a_guide_with_its_keys_in_order() -> None:
     schema = {"type": "object", "properties": {"z": {}, "a": {}}}
     wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}

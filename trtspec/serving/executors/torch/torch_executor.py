@@ -37,6 +37,7 @@ from trtspec.serving.executors.torch.engine import read_config
 from trtspec.serving.executors.torch.linear import SharedWeights, shared_bytes
 from trtspec.serving.executors.torch.model import Decoder
 from trtspec.serving.executors.torch.runner import Runner
+from trtspec.serving.executors.torch.scoring import PromptScorer
 from trtspec.serving.executors.torch.sequence import MAX_ROWS, EngineSequence, StepScheduler
 from trtspec.serving.executors.torch.weights import read_tensors
 from trtspec.serving.executors.validation import Refused, Valid, validate
@@ -79,7 +80,12 @@ class TorchExecutor:
         self.kv_tokens = None if target else kv_tokens or kv_tokens_of([config], device)
         """None for a draft inside its target, whose cache it uses."""
         guide_types = frozenset() if guides is None else guides.types
-        self.limits = replace(config.limits, guide_types=guide_types, resumes_guides=bool(guide_types))
+        self.limits = replace(
+            config.limits,
+            guide_types=guide_types,
+            resumes_guides=bool(guide_types),
+            scores_prompts=target is None,
+        )
 
         def load() -> tuple[Home, Runner]:
             if target is not None and target._home is not None:
@@ -93,6 +99,8 @@ class TorchExecutor:
         self._home: Home | None
         self._runner: Runner | None
         self._home, self._runner = self._device_thread.call(load)
+        self._scorer: PromptScorer | None = None
+        """None before the first prompt is scored, so that steps without do not look at it."""
         self._listeners: dict[int, Listener] = {}
         self._guides, self._reading = guides, set[asyncio.Task[None]]()
         self._ids = itertools.count(1)
@@ -128,7 +136,9 @@ class TorchExecutor:
             asyncio.get_running_loop().call_soon(listener, refusal)
             return request_id
         self._listeners[request_id] = listener
-        if request.guide is None or self._guides is None:
+        if request.scores_prompt and self._home is not None:
+            self._score(self._home, Sequence(request_id, request, valid, 0))
+        elif request.guide is None or self._guides is None:
             self._take(request_id, request, valid)
         elif (grammar := self._guides.find(request.guide)) is not None:
             self._take(request_id, request, valid, grammar)
@@ -141,7 +151,8 @@ class TorchExecutor:
     def cancel_request(self, request_id: int) -> None:
         listener = self._listeners.pop(request_id, None)
         if listener is not None and self._runner is not None:
-            self._device_thread.post(self._runner.drop, request_id)
+            for engine in (self._runner, *((self._scorer,) if self._scorer else ())):
+                self._device_thread.post(engine.drop, request_id)
             cancelled = Response(request_id, [], is_final=True, finish_reason=FinishReason.CANCELLED)
             asyncio.get_running_loop().call_soon(listener, cancelled)
 
@@ -157,6 +168,8 @@ class TorchExecutor:
             self.cancel_request(request_id)
         if self._runner is not None:
             self._device_thread.leave(self._runner)
+            if self._scorer is not None:
+                self._device_thread.leave(self._scorer)
             self._runner.close()
             self._runner = self._home = None
 
@@ -182,6 +195,12 @@ class TorchExecutor:
         seed = request.sampling.seed
         seed = secrets.randbits(63) if seed is None else seed
         self._device_thread.post(self._runner.take, EngineSequence(request_id, request, valid, seed, grammar))
+
+    def _score(self, home: Home, sequence: EngineSequence) -> None:
+        if self._scorer is None:
+            self._scorer = PromptScorer(home, self._say)
+            self._device_thread.add(self._scorer)
+        self._device_thread.post(self._scorer.take, sequence)
 
     def _say(self, response: Response) -> None:
         self._device_thread.say(self._hear, response)
