@@ -159,7 +159,7 @@ class FoundDrafts:
 def _row(one: JudgedDraft) -> tuple[str, ...]:
     gain = "unknown"
     if one.gain:
-        low, high = one.gain.low, one.gain.high
+        low, high = one.gain
         gain = f"{low.speedup:.1f}x to {high.speedup:.1f}x, K {low.length} to {high.length}"
     method = f"{one.method}, translated" if one.translates else one.method
     context = str(one.context) if one.context else "unknown"

@@ -120,7 +120,9 @@ def _rank(info: Any, names: list[str], target: Source) -> tuple[bool, int] | Non
         is_made_for_it = bool(set(names) & set(_bases(tags))) or any(
             all(part in squeezed for part in _parts(name)) for name in names
         )
-        is_small_one = "draft" in squeezed and any(_family(name) in squeezed for name in names)
+        is_small_one = "draft" in squeezed and any(
+            re.split("[^a-z]", name.rpartition("/")[2].lower())[0] in squeezed for name in names
+        )
         return (not is_made_for_it, -downloads) if is_made_for_it or is_small_one else None
     authors = {name.partition("/")[0] for name in names if "/" in name}
     is_relative = (info.config or {}).get("model_type") == target.model_type
@@ -146,8 +148,3 @@ def _parts(name: str) -> list[str]:
     """Returns the parts of a model's name that name this one: family, generation, size."""
     parts = re.split("[-_]", name.rpartition("/")[2].lower())
     return [part for part in parts if part and part not in _USUAL]
-
-
-def _family(name: str) -> str:
-    found = re.match("[a-z]+", name.rpartition("/")[2].lower())
-    return found[0] if found else name

@@ -46,14 +46,6 @@ _LESS_ALIKE = ("verifier", "chat template", "special tokens", "token ids", "merg
 
 
 @dataclass(frozen=True, slots=True)
-class DraftGain:
-    """The forecast gain of a pair, with the best length of a draft, at `ACCEPTANCES`."""
-
-    low: Best
-    high: Best
-
-
-@dataclass(frozen=True, slots=True)
 class JudgedDraft:
     """A candidate, and what is known of it as a draft of the target."""
 
@@ -72,8 +64,8 @@ class JudgedDraft:
     """The reason of each other backend."""
     notes: tuple[Finding, ...] = ()
     """The differences that change no text."""
-    gain: DraftGain | None = None
-    """None where no data sheet or family tells it."""
+    gain: tuple[Best, ...] = ()
+    """The forecast gain at each of `ACCEPTANCES`; empty where no data sheet or family tells it."""
     problem: str = ""
     """The reason why it does not fit, or could not be looked at."""
     is_unseen: bool = False
@@ -95,13 +87,12 @@ class JudgedDraft:
     def rank(self) -> tuple[bool, int, float, int]:
         """Orders drafts that fit: alike ones first, then by their gain, then by how many use them."""
         doubts = sum(note.subject in _LESS_ALIKE for note in self.notes)
-        gain = self.gain.low.speedup + self.gain.high.speedup if self.gain else 0.0
+        gain = sum(best.speedup for best in self.gain)
         return self.translates, doubts, -gain, -self.candidate.downloads
 
     def as_json(self) -> dict[str, Any]:
         found = asdict(self)
-        if gain := found["gain"]:
-            found["gain"] = dict(zip((f"{each:.0%}" for each in ACCEPTANCES), gain.values(), strict=True))
+        found["gain"] = dict(zip((f"{each:.0%}" for each in ACCEPTANCES), found["gain"], strict=False))
         return {**found.pop("candidate"), **found, "recipe": self.recipe}
 
 
@@ -147,7 +138,8 @@ class DraftTarget:
             other = self._by_backend(candidate, folder, _TRANSLATED, head, tokenizer)
             translates = not all(map(errors, other.values()))
             found = other if translates else found
-        read = None if head else next(filter(None, (_source(each, folder) for each in backends())), None)
+        tried = () if head else (_attempt(each, folder) for each in backends())
+        read = next((one for one in tried if isinstance(one, Source)), None)
         refusals = {name: errors(findings)[0].problem for name, findings in found.items() if errors(findings)}
         runs = tuple(name for name in found if name not in refusals)
         return JudgedDraft(
@@ -160,7 +152,7 @@ class DraftTarget:
             runs,
             refusals,
             tuple(found[runs[0]]) if runs else (),
-            self._gain(head, read) if runs else None,
+            self._gain(head, read) if runs else (),
             "" if runs else Counter(refusals.values()).most_common(1)[0][0],
         )
 
@@ -197,14 +189,14 @@ class DraftTarget:
                 found[backend.name] = list(error.findings)
         return found
 
-    def _gain(self, head: HeadDescription | None, draft: Source | None) -> DraftGain | None:
+    def _gain(self, head: HeadDescription | None, draft: Source | None) -> tuple[Best, ...]:
         if self.gpu == gpus.NONE:
-            return None
+            return ()
         try:
             target = network_of(self.source, _options(self.source))
             other = _network(head) if head else network_of(draft, _options(draft)) if draft else None
         except TrtspecError:
-            return None
+            return ()
         pair = ForecastPair(
             target,
             other,
@@ -213,8 +205,8 @@ class DraftTarget:
             head.longest or _LONGEST if head else _LONGEST,
         )
         load = BatchLoad(self._streams, CONTEXT)
-        low, high = (_best(pair, load, each, at_once=bool(head and head.longest)) for each in ACCEPTANCES)
-        return DraftGain(low, high)
+        at_once = bool(head and head.longest)
+        return tuple(_best(pair, load, each, at_once=at_once) for each in ACCEPTANCES)
 
 
 def _best(pair: ForecastPair, load: BatchLoad, acceptance: float, *, at_once: bool) -> Best:
@@ -256,8 +248,3 @@ def _attempt(backend: Backend, folder: Path) -> Source | TrtspecError:
         return backend.read(folder)
     except TrtspecError as error:
         return error
-
-
-def _source(backend: Backend, folder: Path) -> Source | None:
-    found = _attempt(backend, folder)
-    return found if isinstance(found, Source) else None

@@ -115,8 +115,8 @@ def test_tensors_are_nvidias() -> None:
     """Names, types and dimensions of `tensorrt_llm_bls` and of the OpenAI front end, both of 25.03.
 
     But for what NVIDIA's models do not have (`min_p`, `tenant`, `user`, `return_output_ids`, `speculation`,
-    `stop_token_ids`, `include_stop_str_in_output`, `skip_special_tokens`), and for the embedding bias, which
-    NVIDIA's `ensemble` has.
+    `stop_token_ids`, `include_stop_str_in_output`, `skip_special_tokens`, those of the prompt), and for the
+    embedding bias, which NVIDIA's `ensemble` has.
     """
     config = text_format.Parse(config_text(RepositorySpec()), pb.ModelConfig())
     tensors = {
@@ -129,13 +129,13 @@ def test_tensors_are_nvidias() -> None:
         "STRING [-1]": "stop_words bad_words embedding_bias_words",
         "FP32 [-1]": "embedding_bias_weights",
         "INT32 [1]": "max_tokens num_draft_tokens end_id pad_id top_k min_tokens beam_width "
-        "num_return_sequences top_log_probs sequence_index num_input_tokens num_output_tokens "
-        "num_cached_tokens total_accepted_draft_tokens total_draft_tokens num_spec_steps",
+        "num_return_sequences top_log_probs prompt_log_probs sequence_index num_input_tokens "
+        "num_output_tokens num_cached_tokens total_accepted_draft_tokens total_draft_tokens num_spec_steps",
         "INT32 [-1]": "input_ids stop_token_ids embedding_bias_ids acceptance_histogram",
-        "INT32 [-1, -1]": "output_ids output_top_ids",
+        "INT32 [-1, -1]": "output_ids output_top_ids prompt_ids prompt_top_ids",
         "FP32 [1]": "top_p min_p temperature length_penalty repetition_penalty presence_penalty "
         "frequency_penalty acceptance_rate",
-        "FP32 [-1, -1]": "output_log_probs output_top_log_probs",
+        "FP32 [-1, -1]": "output_log_probs output_top_log_probs prompt_token_log_probs prompt_top_log_probs",
         "UINT64 [1]": "seed",
         "BOOL [1]": "stream exclude_input_in_output add_special_tokens use_draft_logits return_log_probs "
         "return_context_logits return_generation_logits return_perf_metrics return_num_input_tokens "

@@ -215,16 +215,12 @@ class DeviceThread:
         self._said: list[tuple[Hear, Response]] = []
         self._awaits_echo = self._is_over = False
 
-    # On the loop's thread.
+    # On the loop's thread. While engines run, `join` is posted.
 
     def join(self, engine: Stepper) -> None:
         """Adds an engine without work. Engines that verify no drafts come first in `TurnOrder`."""
         self._engines = sorted([*self._engines, engine], key=lambda engine: engine.longest_draft > 0)
         self._order.most_in_a_row = max(engine.longest_draft for engine in self._engines) or 1
-
-    def add(self, engine: Stepper) -> None:
-        """Adds an engine without work while others run, between two steps."""
-        self.post(self.join, engine)
 
     def leave(self, engine: Stepper) -> None:
         """Removes an engine, and waits for the end of its step. The thread ends with the last engine."""

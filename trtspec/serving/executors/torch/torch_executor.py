@@ -199,7 +199,7 @@ class TorchExecutor:
     def _score(self, home: Home, sequence: EngineSequence) -> None:
         if self._scorer is None:
             self._scorer = PromptScorer(home, self._say)
-            self._device_thread.add(self._scorer)
+            self._device_thread.post(self._device_thread.join, self._scorer)
         self._device_thread.post(self._scorer.take, sequence)
 
     def _say(self, response: Response) -> None:
