@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import orjson
 
-from trtspec.gateway.openai import schema
 from trtspec.gateway.openai.model_output import ChoicePiece, PromptTokens, TokenCounts
 from trtspec.gateway.openai.model_request import ModelRequest
 from trtspec.gateway.openai.output_parser import OutputParser, ParsedCall, ParsedText, ReasoningTokens

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trtspec.backends.recipes import loads, runner_of
+from trtspec.backends.recipes import loads
+from trtspec.backends.table import runner_of
 from trtspec.base.atomic import write_atomically
 from trtspec.forecast.schedule import DraftSchedule, LengthGain, LoadGains, schedule
 from trtspec.forecast.speedup import speedup

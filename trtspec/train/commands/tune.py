@@ -13,9 +13,14 @@ import typer
 
 from trtspec.backends.recipes import load
 from trtspec.base.extras import require
-from trtspec.cli.terminal.options import JsonOption, PythonOption, RecipeArgument
+from trtspec.cli.terminal.options import (
+    ApiKeyFileOption,
+    JsonOption,
+    PythonOption,
+    RecipeArgument,
+    ServedModelOption,
+)
 from trtspec.cli.terminal.output import out
-from trtspec.cli.terminal.server_options import ApiKeyFileOption, ServedModelOption
 from trtspec.measure.bench.statistics import FEWEST_PAIRS
 from trtspec.measure.workloads.reading import read_workload
 from trtspec.recipe.loader import LoadedRecipe

@@ -12,9 +12,9 @@ import typer
 from trtspec.backends.recipes import load
 from trtspec.base.errors import MeasureError
 from trtspec.base.extras import require
+from trtspec.cli.terminal.options import read_key
 from trtspec.cli.terminal.output import INTERRUPTED, out
 from trtspec.cli.terminal.schedule import ShownSchedule
-from trtspec.cli.terminal.server_options import read_key
 from trtspec.measure.workloads.reading import read_workload
 from trtspec.measure.workloads.synthetic import NAME
 from trtspec.measure.workloads.workload import Workload

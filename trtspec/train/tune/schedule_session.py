@@ -16,7 +16,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Protocol, TypeVar
 
-from trtspec.backends.recipes import runner_of
+from trtspec.backends.table import runner_of
 from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import MeasureError, RecipeError, TrtspecError, UnavailableError
 from trtspec.base.progress import Advance, Progress, no_progress

@@ -118,10 +118,18 @@ def test_an_echo_with_logprobs_asks_for_those_of_the_prompt(tokenizer: Tokenizer
     for prompt in ("a", [1, 2]):
         request = of_text(tokenizer, prompt=prompt, echo=True, logprobs=1)
         (inputs,) = request.inputs
-        assert (inputs["prompt_log_probs"], inputs["return_log_probs"], request.echoes_scores) == (1, True, True)
+        assert (inputs["prompt_log_probs"], inputs["return_log_probs"], request.echoes_scores) == (
+            1,
+            True,
+            True,
+        )
         assert "exclude_input_in_output" not in inputs
     request = of_text(tokenizer, prompt_logprobs=3)
-    assert (request.inputs[0]["prompt_log_probs"], request.prompt_log_probs, request.echoes_scores) == (3, 3, False)
+    assert (request.inputs[0]["prompt_log_probs"], request.prompt_log_probs, request.echoes_scores) == (
+        3,
+        3,
+        False,
+    )
     for values, param in (
         ({"echo": True, "logprobs": 1, "n": 2}, "n"),
         ({"prompt_logprobs": 0, "stream": True}, "prompt_logprobs"),
