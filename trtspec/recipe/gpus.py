@@ -43,9 +43,8 @@ class GpuProduct:
     def source(self) -> str:
         """The source of the rates and of their shares."""
         measured = "it" if self.is_measured else " and ".join(self.share.measured_on)
-        return (
-            f"rates: NVIDIA's data sheet of {self.label}; shares: kernels that NVIDIA measured on {measured}"
-        )
+        sheet = f"rates: NVIDIA's data sheet of {self.label.removeprefix('NVIDIA ')}"
+        return f"{sheet}; shares: kernels that NVIDIA measured on {measured}"
 
     @property
     def fp8(self) -> bool:
