@@ -24,6 +24,8 @@ class Said:
     top_log_probs: int = 20
     drafts: int = 5
     name: str = "a table"
+    longest: int | None = None
+    software: str | None = None
 
     async def ask(self, question: VerifyRequest) -> VerifyAnswer:
         asked = question.prompt

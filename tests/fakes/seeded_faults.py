@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -11,10 +13,11 @@ import torch
 from torch import Tensor
 
 from tests.fakes.around import Around
-from trtspec.serving.executor import FinishReason, Listener, Request, SamplingConfig
+from trtspec.serving.executor import Executor, FinishReason, Listener, Request, Response, SamplingConfig
 from trtspec.serving.executors.torch.kernels.kernel import KernelView
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.rounds import Rounds
+from trtspec.serving.stop import StopMatcher
 from trtspec.serving.text import common_prefix
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.engines import EnginePair
@@ -167,3 +170,142 @@ def begins_verifications_twice(patch: pytest.MonkeyPatch, pair: EnginePair) -> E
 def ignores_drafts(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
     """No fault of the text: nothing is ever drafted."""
     return replace(pair, draft=None)
+
+
+class _Verifying(Around):
+    """Changes the verifications: requests with a draft."""
+
+    def verification(self, request: Request) -> Request:
+        raise NotImplementedError
+
+    def enqueue_request(self, request: Request, listener: Listener) -> int:
+        changed = self.verification(request) if request.draft_token_ids else request
+        return super().enqueue_request(changed, listener)
+
+
+def fails_from_twelve_on(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
+    """The twelfth verification at once ends with an error."""
+
+    class Crowded(Around):
+        running = 0
+
+        def enqueue_request(self, request: Request, listener: Listener) -> int:
+            if not request.draft_token_ids:
+                return super().enqueue_request(request, listener)
+            if self.running >= 11:
+                failed = Response(-1, [], is_final=True, error="an illegal memory access was encountered")
+                asyncio.get_running_loop().call_soon(listener, failed)
+                return -1
+            self.running += 1
+
+            def heard(response: Response) -> None:
+                self.running -= response.is_final
+                listener(response)
+
+            return super().enqueue_request(request, heard)
+
+    return replace(pair, target=Crowded(pair.target))
+
+
+def mixes_texts_that_begin_alike(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
+    """A verification finds the blocks of the first text that has its first 64 tokens."""
+
+    class Mixed(_Verifying):
+        def __init__(self, inner: Executor) -> None:
+            super().__init__(inner)
+            self._first: dict[tuple[int, ...], list[int]] = {}
+
+        def verification(self, request: Request) -> Request:
+            ids = list(request.input_token_ids)
+            if len(ids) < 64:
+                return request
+            first = self._first.setdefault(tuple(ids[:64]), ids)[: len(ids) - 1]
+            return replace(request, input_token_ids=[*first, *ids[len(first) :]])
+
+    return replace(pair, target=Mixed(pair.target))
+
+
+def is_upset_by_a_cancel(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
+    """After the first cancelled request, verifications read a token twice."""
+
+    class Upset(_Verifying):
+        is_upset = False
+
+        def cancel_request(self, request_id: int) -> None:
+            self.is_upset = True
+            super().cancel_request(request_id)
+
+        def verification(self, request: Request) -> Request:
+            ids = list(request.input_token_ids)
+            return (
+                replace(request, input_token_ids=[*ids[:-2], ids[-1], ids[-1]]) if self.is_upset else request
+            )
+
+    return replace(pair, target=Upset(pair.target))
+
+
+def forgets_what_is_far(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
+    """Verifications in a context of more than 500 tokens see another beginning of it."""
+
+    class Far(_Verifying):
+        def verification(self, request: Request) -> Request:
+            ids = list(request.input_token_ids)
+            return replace(request, input_token_ids=ids[-400:] * 3) if len(ids) > 500 else request
+
+    return replace(pair, target=Far(pair.target))
+
+
+def misses_stops_inside_a_round(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
+    """Stop strings are looked for in every other token alone."""
+    push, calls = StopMatcher.push, count()
+
+    def every_other(self: StopMatcher, text: str) -> str:
+        return push(self, text) if next(calls) % 2 else text
+
+    patch.setattr(StopMatcher, "push", every_other)
+    return pair
+
+
+def shifts_log_probs(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
+    """The log-probabilities of a verification are those of the next token."""
+
+    class Shifted(Around):
+        def enqueue_request(self, request: Request, listener: Listener) -> int:
+            def heard(response: Response) -> None:
+                found = response.log_probs or []
+                listener(replace(response, log_probs=[*found[1:], *found[:1]] or None))
+
+            return super().enqueue_request(request, heard if request.draft_token_ids else listener)
+
+    return replace(pair, target=Shifted(pair.target))
+
+
+def ignores_top_k(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
+    """Verifications draw from all tokens."""
+
+    class Wide(_Verifying):
+        def verification(self, request: Request) -> Request:
+            return replace(request, sampling=replace(request.sampling, top_k=None))
+
+    return replace(pair, target=Wide(pair.target))
+
+
+def draws_anew_each_time(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
+    """Verifications take no notice of the seed, and draw with one of their own."""
+    seeds = count()
+
+    class Anew(_Verifying):
+        def verification(self, request: Request) -> Request:
+            return replace(request, sampling=replace(request.sampling, seed=next(seeds) * 7919))
+
+    return replace(pair, target=Anew(pair.target))
+
+
+def ignores_guides(patch: pytest.MonkeyPatch, pair: EnginePair) -> EnginePair:
+    """Verifications know no grammar."""
+
+    class Free(_Verifying):
+        def verification(self, request: Request) -> Request:
+            return replace(request, guide=None)
+
+    return replace(pair, target=Free(pair.target))

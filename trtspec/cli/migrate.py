@@ -46,7 +46,7 @@ def migrate(
     """Move a recipe to another engine, and say what changes.
 
     Comments and order stay. Migrate removes each key that the other engine lacks, and gives the reason. The
-    last lines are the commands that measure both deployments and compare them.
+    last lines are the commands that build both and prove that one may replace the other.
     """
     loaded = load(recipe)
     if loaded.recipe.backend == to:
@@ -57,7 +57,7 @@ def migrate(
         raise TrtspecError(path, "is there already", repair)
     moved = move(recipe.read_text(encoding="utf-8-sig"), loaded, to, path)
     write_atomically(path, moved.text)
-    proof = _proof(recipe, loaded.recipe.name, path, moved.recipe.name)
+    proof = _proof(recipe, path)
     out.show(WrittenMigration(path, moved, proof), as_json=json)
 
 
@@ -75,7 +75,7 @@ class WrittenMigration:
             if change.before == change.after:
                 values = _shown(change.before)
             out.result(f"{change.key}: {values}; {change.reason}")
-        out.status(f"wrote {self.path}; this measures both, and says which is faster:")
+        out.status(f"wrote {self.path}; this compares both, in their texts and their speed:")
         for command in self.proof:
             out.result(command)
         out.next(shlex.join(["check", str(self.path)]))
@@ -91,10 +91,7 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else flow(value)
 
 
-def _proof(before: Path, name: str, after: Path, moved: str) -> list[str]:
-    """Returns the commands that build both, measure both and compare."""
-    commands = []
-    for path, own in ((before, name), (after, moved)):
-        commands.append(shlex.join(["trtspec", "build", str(path)]))
-        commands.append(shlex.join(["trtspec", "bench", str(path), "--output", f"bench/{own}"]))
-    return [*commands, shlex.join(["trtspec", "bench", "compare", f"bench/{name}", f"bench/{moved}"])]
+def _proof(before: Path, after: Path) -> list[str]:
+    """Returns the commands that build both and compare them."""
+    builds = [shlex.join(["trtspec", "build", str(path)]) for path in (before, after)]
+    return [*builds, shlex.join(["trtspec", "prove", str(before), str(after)])]

@@ -29,6 +29,8 @@ class FoundServer:
     """The name and version of its software, if it reports them."""
     owner: str | None = None
     """The owner of a model of OpenAI's API, which identifies the kind of server."""
+    longest: int | None = None
+    """The most tokens of a prompt and its answer, if OpenAI's API reports that (`max_model_len`)."""
 
 
 async def find(
@@ -107,7 +109,10 @@ async def _openai(base: URL, model: str | None, streams: Streams, chat: bool) ->
     version = await streams.get(base.parent / "version")
     owner = models[model].get("owned_by")
     software = " ".join(filter(None, (owner, version.get("version") if version else None)))
-    return FoundServer(OpenAiEndpoint(url, model, streams, chat=chat, owner=owner), software or None, owner)
+    endpoint = OpenAiEndpoint(url, model, streams, chat=chat, owner=owner)
+    longest = models[model].get("max_model_len")
+    known = longest if isinstance(longest, int) else None
+    return FoundServer(endpoint, software or None, owner, known)
 
 
 def metrics_beside(endpoint: Endpoint) -> str | None:

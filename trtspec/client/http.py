@@ -15,6 +15,9 @@ from yarl import URL
 from trtspec.client.endpoint import AskError, Hear, TimedAnswer
 
 _CONNECT_S = 10.0
+_KEEP_S = 2.0
+"""The seconds that an idle connection is kept: uvicorn, which most servers use, closes it after five. A POST
+on a connection that the server is closing fails, and is not repeated."""
 _MOST_WORDS = 300
 _BUSY = (429, 503)
 _JSON = {"Content-Type": "application/json"}
@@ -32,7 +35,7 @@ class Streams:
     def __init__(self, timeout_s: float, key: str | None = None) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         limits = aiohttp.ClientTimeout(total=timeout_s, connect=_CONNECT_S)
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_S)
         self._session = aiohttp.ClientSession(headers=headers, timeout=limits, connector=connector)
 
     async def ask(self, url: URL, body: Mapping[str, Any], add: Add, hear: Hear) -> TimedAnswer:

@@ -1,4 +1,4 @@
-"""`trtspec ci`: engine builds in a CI system, whose workflow asks for its jobs.
+"""`trtspec ci`: engine builds and proofs in a CI system.
 
 `github.yml` builds a matrix. GitHub Docs list the contexts that a key may use: "Contexts reference", table
 "Context availability". An action is named by its commit: a tag may be moved to other code. The job `matrix`
@@ -27,6 +27,7 @@ from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import StoreError, TrtspecError
 from trtspec.cli.terminal.options import ForceOption
 from trtspec.cli.terminal.output import out
+from trtspec.cluster.comments import DeniedError, thread_here
 from trtspec.models.download import find_commit
 from trtspec.pipeline.store.entry import Entry, platform_of
 from trtspec.pipeline.store.store import Store
@@ -140,6 +141,9 @@ def _build_job(job: CiJob) -> dict[str, Any]:
     }
 
 
+Workflow = Literal["build", "prove"]
+
+
 @dataclass(frozen=True, slots=True)
 class CiSystem:
     """A CI system."""
@@ -152,17 +156,50 @@ class CiSystem:
     jobs: Callable[[Iterable[CiJob]], dict[str, Any]]
     """Returns what its workflow builds."""
 
+    proofs: Mapping[Path, str]
+    """The places of what proves recipes on pull requests, each with the name of its template."""
+
     @property
     def workflow(self) -> str:
-        return files("trtspec.cluster.ci").joinpath(f"{self.name}.yml").read_text(encoding="utf-8")
+        return _template(f"{self.name}.yml")
+
+    def written(self, kind: Workflow) -> dict[Path, str]:
+        """Returns the files of a kind of workflow, each with its text."""
+        if kind == "build":
+            return {self.file: self.workflow}
+        return {file: _template(name) for file, name in self.proofs.items()}
 
 
-GITHUB = CiSystem("github", Path(".github/workflows/engine-build.yml"), "its input trtspec", matrix_of)
-GITLAB = CiSystem("gitlab", Path(".gitlab/engine-build.yml"), "its variable TRTSPEC", child_pipeline)
+def _template(name: str) -> str:
+    return files("trtspec.cluster.ci").joinpath(name).read_text(encoding="utf-8")
+
+
+GITHUB = CiSystem(
+    "github",
+    Path(".github/workflows/engine-build.yml"),
+    "its input trtspec",
+    matrix_of,
+    {
+        Path(".github/workflows/prove.yml"): "prove-github.yml",
+        Path(".github/actions/prove/action.yml"): "action.yml",
+    },
+)
+GITLAB = CiSystem(
+    "gitlab",
+    Path(".gitlab/engine-build.yml"),
+    "its variable TRTSPEC",
+    child_pipeline,
+    {Path(".gitlab/prove.yml"): "prove-gitlab.yml"},
+)
 SYSTEMS = {system.name: system for system in (GITHUB, GITLAB)}
 
-HELP = "Engine builds in GitHub Actions or GitLab CI."
-EXAMPLES = ("trtspec ci init github", "trtspec ci matrix recipes/*.yaml")
+HELP = "Engine builds and proofs in GitHub Actions or GitLab CI."
+EXAMPLES = (
+    "trtspec ci init github",
+    "trtspec ci init github prove",
+    "trtspec ci matrix recipes/*.yaml",
+    "trtspec ci post proof/summary.md",
+)
 
 System = Literal["github", "gitlab"]
 _HUB_TIMEOUT_S = 10
@@ -172,14 +209,23 @@ def init(
     system: Annotated[
         System, typer.Argument(help="The CI system whose workflow is written.", show_default=False)
     ],
+    workflow: Annotated[
+        Workflow,
+        typer.Argument(
+            metavar="[build|prove]", help="Build the engines of recipes, or prove a pull request's recipe."
+        ),
+    ] = "build",
     force: ForceOption = False,
 ) -> None:
-    """Write the workflow that builds engines, into this repository."""
+    """Write a workflow into this repository: it builds engines, or proves recipes on pull requests."""
     known = SYSTEMS[system]
-    if known.file.exists() and not force:
-        raise TrtspecError(known.file, "is there already", f"to replace it: trtspec ci init {system} --force")
-    write_atomically(known.file, known.workflow)
-    out.status(f"wrote {known.file}")
+    written, words = known.written(workflow), f"{system} prove" if workflow == "prove" else system
+    for file in written:
+        if file.exists() and not force:
+            raise TrtspecError(file, "is there already", f"to replace it: trtspec ci init {words} --force")
+    for file, text in written.items():
+        write_atomically(file, text)
+        out.status(f"wrote {file}")
     out.hint("its first lines say how to call it, and what a runner needs")
     if not _is_trtspecs(Path()):
         out.warning(
@@ -227,7 +273,32 @@ def matrix(
     out.result(json.dumps(SYSTEMS[system].jobs(jobs)))
 
 
-COMMANDS = (init, matrix)
+def post(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Markdown, as prove writes it.", show_default=False)
+    ],
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="Replace the comment that was posted under this name.")
+    ] = "prove",
+) -> None:
+    """Post a Markdown file to the pull request that this job is of, in place of the one before.
+
+    On GitHub it needs GITHUB_TOKEN, on GitLab PROVE_TOKEN. A token that may not comment, as that of a fork,
+    is a warning.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TrtspecError(file, f"cannot be read: {error}", "trtspec prove OLD NEW --output DIR") from None
+    try:
+        is_replaced = thread_here().post(text, name)
+    except DeniedError as error:
+        out.warning(f"{error}; nothing was posted")
+        return
+    out.status("replaced the comment" if is_replaced else "posted a comment")
+
+
+COMMANDS = (init, matrix, post)
 
 
 def _stored(store: Store, recipes: Iterable[LoadedRecipe]) -> set[Path]:

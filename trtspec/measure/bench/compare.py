@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from trtspec.measure.bench.result import Arms, BenchResult, Interval, LoadResult, OfferedLoad
 from trtspec.measure.bench.statistics import unpaired_ratio
-from trtspec.measure.bench.summary import fails_often
+from trtspec.measure.bench.summary import fails_often, verdict
 
 _COMPARED = ("pairs", "block_requests", "max_tokens", "temperature", "seed", "load_generator", "chat")
 
@@ -53,6 +53,22 @@ def compare(first: BenchResult, second: BenchResult) -> BenchComparison:
         if (other := others.get(level.load))
     )
     return BenchComparison(first, second, rows, tuple(_differences(first, second)))
+
+
+def merged(old: BenchResult, new: BenchResult) -> BenchResult:
+    """Returns one result of two runs that measured each server alone: the old one is the arm without drafts.
+
+    The ratios have Welch's intervals, since nothing was measured alternately.
+    """
+    found = tuple(
+        LoadResult(row.load, Arms(row.second.arms.speculative, row.first.arms.speculative), row.ratio)
+        for row in compare(old, new).rows
+    )
+    server = replace(new.server, plain_by="baseline", baseline_url=old.server.url)
+    apart = "the servers were measured one after the other, so the ratios contain what else the machine did"
+    notes = (apart, *new.verdict.notes)
+    is_partial = old.is_partial or new.is_partial
+    return replace(new, server=server, levels=found, verdict=verdict(found, notes), is_partial=is_partial)
 
 
 def _ratio(first: LoadResult, second: LoadResult, confidence: float) -> Interval | None:

@@ -278,6 +278,10 @@ class BenchTargets:
     """The key of the server at `url`."""
     baseline_key: str | None = None
     """The key of the server at `baseline`."""
+    baseline_model: str | None = None
+    """The name of the model at `baseline`; None for the usual one, or the only one."""
+    as_deployed: bool = False
+    """True asks no server for plain decoding: each is measured as it is."""
     command: str = ""
     """The command line of this run, without its secrets."""
 
@@ -323,10 +327,11 @@ async def run(
         }
         plain_by: Literal["request", "baseline", "none"] = "none"
         if asked.baseline is not None:
-            other, _ = await reach(asked.baseline, None, asked.baseline_key)
-            arms["plain"] = BenchArm(other, 0 if other.plain_per_request else None, metrics_beside(other))
+            other, _ = await reach(asked.baseline, asked.baseline_model, asked.baseline_key)
+            is_asked = other.plain_per_request and not asked.as_deployed
+            arms["plain"] = BenchArm(other, 0 if is_asked else None, metrics_beside(other))
             plain_by = "baseline"
-        elif endpoint.plain_per_request:
+        elif endpoint.plain_per_request and not asked.as_deployed:
             arms["plain"], plain_by = BenchArm(endpoint, 0, metrics_url), "request"
         plan = replace(plan, paired="plain" in arms, chat=plan.chat and endpoint.api == "openai")
         baseline = shown(asked.baseline) if asked.baseline else None

@@ -232,7 +232,7 @@ def _check_usage(options: BenchCommandOptions) -> None:
 
 def _plan(options: BenchCommandOptions) -> BenchPlan:
     """Reads the workload, and returns what is sent."""
-    loads = _loads(options.streams, options.rate)
+    loads = loads_of(options.streams, options.rate)
     workload = read_workload(options.workload, options.seed, options.turns)
     goodput = (options.target_ttft, options.target_itl, options.target_e2e)
     return BenchPlan(
@@ -271,7 +271,8 @@ def _targets(options: BenchCommandOptions, plan: BenchPlan) -> BenchTargets:
     )
 
 
-def _loads(streams: str | None, rate: str | None) -> tuple[OfferedLoad, ...]:
+def loads_of(streams: str | None, rate: str | None) -> tuple[OfferedLoad, ...]:
+    """Returns the loads of `--streams` or `--rate`; raises `BadParameter`."""
     if streams is not None and rate is not None:
         raise typer.BadParameter("name --streams or --rate, one of the two")
     text, hint = (rate, "--rate") if rate is not None else (streams or _STREAMS, "--streams")

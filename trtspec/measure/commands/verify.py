@@ -12,9 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from trtspec.backends.launch import ServerLaunch
 from trtspec.base.errors import UnavailableError
-from trtspec.base.roles import Role
 from trtspec.cli.terminal.options import (
     ApiKeyEnvOption,
     ApiKeyFileOption,
@@ -29,16 +27,22 @@ from trtspec.cli.terminal.options import (
     typed,
 )
 from trtspec.cli.terminal.output import out
-from trtspec.deployment.build import DeployedBuild, find_build
+from trtspec.measure.verify.cases import NAMES
 from trtspec.measure.verify.distribution import distributions
-from trtspec.measure.verify.opening import ServerAddress, in_this_process, in_turns, on_servers
+from trtspec.measure.verify.opening import (
+    BuiltTarget,
+    ServerAddress,
+    built_target,
+    in_this_process,
+    in_turns,
+    on_servers,
+)
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary, asked, built_in
-from trtspec.measure.verify.result import Difference, GreedyComparison, Sampling, VerifyResult
+from trtspec.measure.verify.result import CaseResult, Difference, GreedyComparison, Sampling, VerifyResult
 from trtspec.measure.verify.sides import Sides, VerificationSettings
-from trtspec.measure.verify.verification import SecondOpinion, num_requests, usual_lengths
+from trtspec.measure.verify.verification import num_requests, usual_lengths
 from trtspec.measure.verify.verification import verify as run
 from trtspec.measure.workloads.reading import read_workload
-from trtspec.pipeline.engine.directory import read_engine
 
 Dtype = Literal["float32", "float16", "bfloat16", "fp8"]
 _SEED = 2**32 - 1
@@ -50,8 +54,29 @@ EXAMPLES = (
     "trtspec verify recipe.yaml --url http://127.0.0.1:8000",
     "trtspec verify --url http://vllm:8000/v1 --baseline http://plain:8000/v1 --tokenizer ./model",
     "trtspec verify recipe.yaml --draws 0 --prompt code-1 --num-draft-tokens 3",
-    "trtspec verify recipe.yaml --second-opinion .venv-vllm/bin/python",
+    "trtspec verify recipe.yaml --cases stops,json",
 )
+
+
+CasesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cases",
+        metavar="NAME,NAME",
+        help=f"The cases that broke other servers: {', '.join(NAMES)}; or none.",
+        show_default="all",
+    ),
+]
+
+
+def chosen_cases(given: str | None) -> tuple[str, ...]:
+    """Returns the names of the cases that are run."""
+    if given is None:
+        return NAMES
+    names = tuple(part.strip() for part in given.split(",") if part.strip() not in ("", "none"))
+    if unknown := [name for name in names if name not in NAMES]:
+        raise typer.BadParameter(f"no case is {unknown[0]}; {', '.join(NAMES)}", param_hint="--cases")
+    return names
 
 
 _SHOWN, _NAMED = 8, 2
@@ -122,10 +147,7 @@ class VerifyCommandOptions:
     ] = 500
     temperature: Annotated[float, typer.Option(min=0.01, help="Sample at this temperature.")] = 1.0
     seed: Annotated[int, typer.Option(min=0, max=_SEED, help="Repeat the sampling of this seed.")] = 0
-    second_opinion: Annotated[
-        str | None,
-        typer.Option(metavar="PYTHON", help="Ask vLLM the same prompts too, with the Python that has it."),
-    ] = None
+    cases: CasesOption = None
     python: PythonOption = None
     json: JsonOption = False
 
@@ -141,7 +163,9 @@ def verify(options: VerifyCommandOptions) -> None:
     starts two servers here: one without drafts, and then one with them.
     """
     _check_usage(options)
-    built = _built(options.recipe, options.output) if options.recipe else None
+    # A few prompts alone are asked for to look at these.
+    cases = chosen_cases(options.cases or ("none" if options.prompt else None))
+    built = built_target(options.recipe, options.output) if options.recipe else None
     if built:
         _check_build(options, built)
     if options.draws:
@@ -159,10 +183,10 @@ def verify(options: VerifyCommandOptions) -> None:
         draws=options.draws,
         temperature=options.temperature,
         seed=options.seed,
+        cases=cases,
     )
-    opinion = _second_opinion(options.second_opinion, built, vocabulary)
     sides = _sides(options, built, vocabulary)
-    result = asyncio.run(_verify(sides, vocabulary, questions, settings, opinion))
+    result = asyncio.run(_verify(sides, vocabulary, questions, settings))
     out.show(ShownVerification(result), as_json=options.json)
     if not result.is_lossless:
         raise typer.Exit(1)
@@ -174,11 +198,9 @@ def _check_usage(options: VerifyCommandOptions) -> None:
         raise typer.BadParameter("name a recipe, or a --url with its --tokenizer")
     if options.baseline is not None and options.url is None:
         raise typer.BadParameter("goes with --url", param_hint="--baseline")
-    if options.second_opinion and options.recipe is None:
-        raise typer.BadParameter("needs the recipe, which names the model", param_hint="--second-opinion")
 
 
-def _check_build(options: VerifyCommandOptions, built: _Built) -> None:
+def _check_build(options: VerifyCommandOptions, built: BuiltTarget) -> None:
     """Refuses options that the engine or the server of this build does not support.
 
     Raises UnavailableError for an engine that drafts by itself, if no server of its target alone is named.
@@ -192,19 +214,8 @@ def _check_build(options: VerifyCommandOptions, built: _Built) -> None:
         raise UnavailableError(built.build.folder, problem, repair)
 
 
-def _second_opinion(python: str | None, built: _Built | None, vocabulary: Vocabulary) -> SecondOpinion | None:
-    """Returns the vLLM of that Python, for the model of the build; None if none is requested."""
-    if python is None or built is None:
-        return None
-    if built.numbers != built.dtype:
-        out.warning(
-            "the engine is quantized: if vLLM runs the model unquantized, that alone may change answers"
-        )
-    return SecondOpinion(SecondOpinion.find(python), built.model, built.revision, built.dtype, vocabulary)
-
-
 def _sides(
-    options: VerifyCommandOptions, built: _Built | None, vocabulary: Vocabulary
+    options: VerifyCommandOptions, built: BuiltTarget | None, vocabulary: Vocabulary
 ) -> AbstractAsyncContextManager[Sides]:
     """Returns the two sides to compare: two servers, one that is started twice, or engines in this
     process."""
@@ -225,62 +236,15 @@ def _sides(
     return in_turns(built.build, options.python, vocabulary.end_ids, out.status)
 
 
-@dataclass(frozen=True, slots=True)
-class _Built:
-    """Facts about a built recipe's target."""
-
-    model_name: str
-    model: str
-    revision: str | None
-    dtype: str
-    numbers: str
-    """The dtype in which the target computes."""
-    longest_draft: int | None
-    """The largest K of a request; None if no request can set K: on another vendor's server, and if the engine
-    itself drafts.
-    """
-    build: DeployedBuild
-    launch: ServerLaunch | None = None
-    """The start of another vendor's server; None for a build with engines."""
-    drafts_inside: bool = False
-    """True if the engine itself drafts."""
-
-
-def _built(recipe: Path, output: str | None) -> _Built:
-    build = find_build(recipe, output)
-    loaded = build.loaded
-    target = loaded.recipe.models[Role.TARGET]
-    model, revision = str(loaded.locations[Role.TARGET]), target.revision
-    if launch := build.launch:
-        options = dict(zip(launch.arguments, launch.arguments[1:], strict=False))
-        dtype = options.get("--dtype", "bfloat16")
-        numbers = "fp8" if target.quantization.weights == "fp8" else dtype
-        return _Built(launch.served_model_name, model, revision, dtype, numbers, None, build, launch)
-    engine = read_engine(build.folder / "target/engine")
-    return _Built(
-        loaded.recipe.serving.triton_name,
-        model,
-        revision,
-        engine.dtype,
-        "fp8" if engine.quant_algo else engine.dtype,
-        None if engine.has_engine_draft else engine.max_draft_len,
-        build,
-        drafts_inside=engine.has_engine_draft,
-    )
-
-
 async def _verify(
     opened: AbstractAsyncContextManager[Sides],
     vocabulary: Vocabulary,
     prompts: list[VerifyPrompt],
     settings: VerificationSettings,
-    opinion: SecondOpinion | None,
 ) -> VerifyResult:
-    if opinion is not None:
-        out.status(f"{opinion.python} starts vLLM at the end, which may take minutes")
     async with opened as sides:
         with out.progress("verify", num_requests(settings, len(prompts)), "requests") as advance:
-            return await run(sides, vocabulary, prompts, settings, advance, opinion, typed(_NARROWED))
+            return await run(sides, vocabulary, prompts, settings, advance, typed(_NARROWED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +256,7 @@ class ShownVerification:
     def tell(self) -> None:
         """Prints the tables, each difference once, and the verdict in one sentence."""
         bound, noise = self.result.tolerance, self.result.noise
-        ways = [noise, *self.result.comparisons, *filter(None, (self.result.second_opinion,))]
+        ways = [noise, *self.result.comparisons]
         out.result(f"plain decoding  {self.result.plain}")
         if self.result.speculative != self.result.plain:
             out.result(f"with drafts     {self.result.speculative}")
@@ -304,6 +268,9 @@ class ShownVerification:
         if self.result.sampling:
             out.result()
             _print_sampling(self.result.sampling)
+        if self.result.cases:
+            out.result()
+            print_cases(self.result.cases)
         out.result()
         out.sentence(verdict(self.result))
 
@@ -333,6 +300,10 @@ def verdict(result: VerifyResult) -> str:
     return said
 
 
+def print_cases(cases: Iterable[CaseResult]) -> None:
+    out.table([(case.name, case.state, case.found or case.finds) for case in cases], ("case", "", "found"))
+
+
 def _row(way: GreedyComparison, *, is_noise: bool) -> tuple[str, ...]:
     parted = len({difference.prompt for difference in way.differences})
     accepted = ""
@@ -349,8 +320,6 @@ def _row(way: GreedyComparison, *, is_noise: bool) -> tuple[str, ...]:
 
 
 def _name(way: GreedyComparison) -> str:
-    if way.by:
-        return f"{way.by}, one by one" if way.concurrency == 1 else f"{way.by}, {way.concurrency} at once"
     lengths = {None: "K as deployed", 0: "plain"}
     length = lengths.get(way.num_draft_tokens, f"K={way.num_draft_tokens}")
     return f"{length}, {'one by one' if way.concurrency == 1 else f'{way.concurrency} at once'}"
@@ -401,7 +370,7 @@ def _print_difference(difference: Difference, ways: list[GreedyComparison], resu
 
 def _again(difference: Difference, ways: list[GreedyComparison], command: str) -> str:
     """Returns the command that repeats this prompt alone, with the Ks that differed."""
-    lengths = {way.num_draft_tokens for way in ways if not way.by} - {None, 0}
+    lengths = {way.num_draft_tokens for way in ways} - {None, 0}
     options = [f"--num-draft-tokens {length}" for length in sorted(filter(None, lengths))]
     return " ".join([command, "--prompt", shlex.quote(difference.prompt), *options, "--draws 0"])
 

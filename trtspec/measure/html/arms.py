@@ -84,6 +84,17 @@ def of_result(result: BenchResult) -> MeasuredArms:
     return MeasuredArms("drafts", 1, tuple(arm for arm in arms if arm.figures))
 
 
+def of_servers(result: BenchResult) -> MeasuredArms:
+    """Returns the arms of a result that compares two servers: the new one, and the old one."""
+    new = tuple((level.load, level.arms.speculative) for level in result.levels)
+    old = tuple((level.load, level.arms.plain) for level in result.levels if level.arms.plain)
+    arms = [
+        ReportArm("new", "new", "of the new", "drafts", new),
+        ReportArm("old", "old", "of the old", "plain", old),
+    ]
+    return MeasuredArms("server", 1, tuple(arm for arm in arms if arm.figures))
+
+
 def of_comparison(comparison: BenchComparison) -> MeasuredArms:
     """Returns the arms with drafts of two results, at their common loads."""
     first = tuple((row.load, row.first.arms.speculative) for row in comparison.rows)

@@ -19,7 +19,14 @@ from trtspec.measure.verify.sides import (
     common_rows,
     first_difference,
 )
-from trtspec.measure.verify.tolerance import Margins, Tolerance, margins, most_moved, tolerance
+from trtspec.measure.verify.tolerance import (
+    Margins,
+    Tolerance,
+    margins,
+    most_moved,
+    of_two_engines,
+    tolerance,
+)
 
 TOP = 5
 """How many of the likeliest tokens have their log-probabilities compared at each position."""
@@ -65,11 +72,15 @@ class GreedyCheck:
         """Returns the differences. It asks the target alone again at each position where answers differ."""
         (alone, again), settings, sides = plain, self._settings, self._sides
         bound = tolerance(settings.dtype, _most(alone, again), settings.near_tie)
+        if not sides.are_alike:
+            bound = of_two_engines(bound)
         noise = await self.compare(alone, again, Way(PLAIN, settings.concurrency), bound)
         pairs = zip(settings.ways, drafted, strict=True)
         compared = [await self.compare(alone, answers, way, bound) for way, answers in pairs]
         names = sides.plain.name, sides.speculative.name
-        return VerifyResult(*names, bound, noise, tuple(compared), self._misread(again))
+        return VerifyResult(
+            *names, bound, noise, tuple(compared), self._misread(again), subject=settings.subject
+        )
 
     async def _ask(self, side: Side, way: Way, in_ids: bool = False) -> list[VerifyAnswer]:
         """Returns the answers to all prompts, in their order."""
@@ -92,11 +103,10 @@ class GreedyCheck:
         found: Sequence[VerifyAnswer],
         way: Way,
         bound: Tolerance,
-        by: str = "",
     ) -> GreedyComparison:
         """Returns the differences, each with its margin.
 
-        The log-probabilities `by` another engine are not checked against the bound: it sums in another order
+        The log-probabilities of two engines are not checked against the bound: each sums in another order
         everywhere.
         """
         differences = []
@@ -106,7 +116,7 @@ class GreedyCheck:
                 differences.append(await self._parted(prompt, one, other, place, bound))
             elif one.text != other.text:
                 differences.append(self._other_text(prompt, one, other))
-            if not by and (numbers := self._numbers(prompt, one, other, bound)) is not None:
+            if self._sides.are_alike and (numbers := self._numbers(prompt, one, other, bound)) is not None:
                 differences.append(numbers)
         counted = [answer for answer in found if answer.drafted is not None]
         return GreedyComparison(
@@ -117,7 +127,6 @@ class GreedyCheck:
             _most(expected, found),
             sum(answer.drafted or 0 for answer in counted) if counted else None,
             sum(answer.accepted or 0 for answer in counted) if counted else None,
-            by,
         )
 
     async def _parted(

@@ -7,33 +7,47 @@ build that another engine's server serves, one server fills the GPU, so only the
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 from yarl import URL
 
+from trtspec.backends.launch import ServerLaunch
 from trtspec.base.errors import EngineError, ServerError, UnavailableError
 from trtspec.base.progress import no_progress
+from trtspec.base.roles import Role
 from trtspec.client.endpoint import AskError, DraftCounts
-from trtspec.client.finding import find, shown
+from trtspec.client.finding import FoundServer, find, shown
 from trtspec.client.http import Streams, problem_of
 from trtspec.client.openai import COUNTING, SGLANG, TRTSPEC, counts_of
-from trtspec.deployment.build import DeployedBuild
+from trtspec.deployment.build import DeployedBuild, find_build
 from trtspec.deployment.deploy import place_of
 from trtspec.deployment.options import for_measurement
 from trtspec.deployment.place import ServingPlace
 from trtspec.measure.verify.prompts import Vocabulary
-from trtspec.measure.verify.sides import END, PROBED, Row, Side, Sides, VerifyAnswer, VerifyRequest
+from trtspec.measure.verify.sides import (
+    END,
+    PROBED,
+    ChatAnswer,
+    ChatSide,
+    Row,
+    Side,
+    Sides,
+    VerifyAnswer,
+    VerifyRequest,
+)
+from trtspec.pipeline.engine.directory import read_engine
 from trtspec.serving.completion import NO_END, CompletionRequest, EndReason
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.errors import ServingError
-from trtspec.serving.executor import MAX_TOP_LOG_PROBS, Limits
+from trtspec.serving.executor import MAX_TOP_LOG_PROBS, Guide, GuideType, Limits
 from trtspec.serving.triton.engines import EnginePair, load
 
 _NEEDED = ("input_ids", "return_output_ids")
@@ -54,8 +68,12 @@ SGLang 0.5.23, `entrypoints/openai/serving_completions.py`; TensorRT-LLM 1.2, `s
 class _ServerSide:
     """Streams the answers of one model of a server."""
 
-    def __init__(self, url: str, model: str, streams: Streams, top_log_probs: int) -> None:
+    def __init__(
+        self, url: str, model: str, streams: Streams, top_log_probs: int, longest: int | None = None
+    ) -> None:
         self.name, self._streams, self.top_log_probs = f"{model} at {shown(url)}", streams, top_log_probs
+        self.longest = longest
+        self.software: str | None = None
 
     async def _events(self, address: URL, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """Yields the events of an answer; raises `ServerError`."""
@@ -134,6 +152,10 @@ class TritonSide(_ServerSide):
             "end_id": NO_END if question.ignores_end else None,
             "embedding_bias_ids": list(bias) or None,
             "embedding_bias_weights": list(bias.values()) or None,
+            "top_k": sampling.top_k,
+            "stop_words": list(question.stop) or None,
+            "guided_decoding_guide_type": GuideType.JSON_SCHEMA.value if question.json_schema else None,
+            "guided_decoding_guide": question.json_schema or None,
             "return_log_probs": question.top_log_probs > 0 or None,
             "top_log_probs": question.top_log_probs or None,
         }
@@ -162,12 +184,11 @@ class OpenAiSide(_ServerSide):
     log-probabilities by id. trtllm-serve also reports no text where it reports ids.
     """
 
-    def __init__(
-        self, url: str, model: str, streams: Streams, end_ids: Collection[int], *, owner: str | None
-    ) -> None:
-        self._is_ours, self._telling = owner == TRTSPEC, _TELLING.get(owner)
-        super().__init__(url, model, streams, 0 if self._telling else _MOST_TOP)
-        self._model, self._address, self._end_ids = model, URL(url) / "completions", end_ids
+    def __init__(self, found: FoundServer, streams: Streams, end_ids: Collection[int]) -> None:
+        url, model = found.endpoint.url, found.endpoint.model
+        self._is_ours, self._telling = found.owner == TRTSPEC, _TELLING.get(found.owner)
+        super().__init__(url, model, streams, 0 if self._telling else _MOST_TOP, found.longest)
+        self._model, self._url, self._end_ids = model, URL(url), end_ids
 
     async def probe(self) -> None:
         """Raises `UnavailableError` if the server does not report its tokens."""
@@ -187,7 +208,7 @@ class OpenAiSide(_ServerSide):
         rows: list[Row] = []
         text, reason, usage = "", "", dict[str, Any]()
         counts = DraftCounts(0, 0, 0, ()) if self._is_ours else None
-        async with aclosing(self._events(self._address, self._body(question))) as events:
+        async with aclosing(self._events(self._url / "completions", self._body(question))) as events:
             async for said in events:
                 for choice in said.get("choices") or ():
                     text += choice.get("text") or ""
@@ -215,6 +236,23 @@ class OpenAiSide(_ServerSide):
             counts.accepted if counts else None,
         )
 
+    async def chat(self, body: Mapping[str, Any], num_draft_tokens: int | None) -> ChatAnswer:
+        own = {"num_draft_tokens": num_draft_tokens} if self._is_ours and num_draft_tokens is not None else {}
+        text, reasoning, calls = "", "", dict[int, list[str]]()
+        asked = {"model": self._model, "temperature": 0.0, "stream": True, **own, **body}
+        async with aclosing(self._events(self._url / "chat/completions", asked)) as events:
+            async for said in events:
+                for choice in said.get("choices") or ():
+                    delta = choice.get("delta") or {}
+                    text += delta.get("content") or ""
+                    reasoning += delta.get("reasoning_content") or delta.get("reasoning") or ""
+                    for call in delta.get("tool_calls") or ():
+                        known = calls.setdefault(call.get("index") or 0, ["", ""])
+                        function = call.get("function") or {}
+                        known[0] += function.get("name") or ""
+                        known[1] += function.get("arguments") or ""
+        return ChatAnswer(text, reasoning, tuple((name, arguments) for name, arguments in calls.values()))
+
     def _body(self, question: VerifyRequest) -> dict[str, Any]:
         sampling, top = question.sampling, min(max(question.top_log_probs, 1), _MOST_TOP)
         values: dict[str, Any] = {
@@ -226,11 +264,18 @@ class OpenAiSide(_ServerSide):
             "num_draft_tokens": question.num_draft_tokens if self._is_ours else None,
             **(self._telling or {"logprobs": top, "return_tokens_as_token_ids": True}),
             "logit_bias": {str(token): bias for token, bias in question.bias.items()} or None,
+            "top_k": sampling.top_k,
+            "stop": list(question.stop) or None,
+            "response_format": _json_format(question.json_schema) if question.json_schema else None,
             "ignore_eos": True if question.ignores_end else None,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
         return {name: value for name, value in values.items() if value is not None}
+
+
+def _json_format(schema: str) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": json.loads(schema)}}
 
 
 def _token_id(name: str) -> int:
@@ -251,6 +296,7 @@ class ServerTurns:
         self._turn: ServedSide | None = None
         self._reached: Side | None = None
         self.top_log_probs = 0
+        self.longest: int | None = None
 
     async def reach(self, side: ServedSide) -> Side:
         """Returns a side's server, after starting it if necessary; raises `ServerError`."""
@@ -266,34 +312,81 @@ class ServerTurns:
         await self._running.aclose()
 
     async def _start(self, side: ServedSide) -> Side:
-        deployment = side.place.deployment
-        side.place.prepare(no_progress)
-        self._say(f"starting {side.name} (log: {deployment.log})")
-        server = self._running.enter_context(side.place.serve())()
-        self._running.callback(server.stop)
-        while not server.is_ready():
-            await asyncio.sleep(_LOOK_S)
-        address = ServerAddress(deployment.url, deployment.model_name)
-        reached, _ = await deployed(address, self._end_ids)
+        await begin(side.start, self._running, self._say)
+        reached, _ = await deployed(side.start.address, self._end_ids)
         self._running.push_async_callback(reached.close)
-        self.top_log_probs = reached.top_log_probs
+        self.top_log_probs, self.longest = reached.top_log_probs, reached.longest
+        side.software = reached.software
         return reached
+
+
+async def begin(start: ServerStart, running: AsyncExitStack, say: Callable[[str], None]) -> None:
+    """Starts a server and waits until it is ready; `running` stops it. Raises as its `serve` does."""
+    say(f"starting {start.name} (log: {start.log})")
+    server = running.enter_context(start.serve())()
+    running.callback(server.stop)
+    while not server.is_ready():
+        await asyncio.sleep(_LOOK_S)
+
+
+class StartedServer(Protocol):
+    """A server that was started."""
+
+    def is_ready(self) -> bool:
+        """Says whether it answers; raises `TrtspecError` if it has ended."""
+
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStart:
+    """A server that is started here, and stopped at the end of its context."""
+
+    name: str
+    address: ServerAddress
+    log: Path
+    serve: Callable[[], AbstractContextManager[Callable[[], StartedServer]]]
+
+
+def start_of(place: ServingPlace, *, prefers_openai: bool = False) -> ServerStart:
+    """Returns the start of a build's server."""
+    deployment = place.deployment
+    drafts = "without drafts" if deployment.is_plain else "with drafts"
+    url = (deployment.api_url if prefers_openai else None) or deployment.url
+
+    @contextmanager
+    def serve() -> Iterator[Callable[[], StartedServer]]:
+        place.prepare(no_progress)
+        with place.serve() as start:
+            yield start
+
+    name = f"{deployment.software} {drafts}, {deployment.build}"
+    return ServerStart(name, ServerAddress(url, deployment.model_name), deployment.log, serve)
 
 
 class ServedSide:
     """A side whose server starts at a request, after the other's server has been stopped."""
 
-    def __init__(self, place: ServingPlace, turns: ServerTurns) -> None:
-        self.place, self._turns, deployment = place, turns, place.deployment
-        drafts = "without drafts" if deployment.is_plain else "with drafts"
-        self.name = f"{deployment.software} {drafts}, {deployment.build}"
+    def __init__(self, start: ServerStart, turns: ServerTurns) -> None:
+        self.start, self._turns, self.name = start, turns, start.name
+        self.software: str | None = None
 
     @property
     def top_log_probs(self) -> int:
         return self._turns.top_log_probs
 
+    @property
+    def longest(self) -> int | None:
+        return self._turns.longest
+
     async def ask(self, question: VerifyRequest) -> VerifyAnswer:
         return await (await self._turns.reach(self)).ask(question)
+
+    async def chat(self, body: Mapping[str, Any], num_draft_tokens: int | None) -> ChatAnswer:
+        reached = await self._turns.reach(self)
+        if not isinstance(reached, ChatSide):
+            raise UnavailableError(self.name, "has no chats of OpenAI's API")
+        return await reached.chat(body, num_draft_tokens)
 
     async def close(self) -> None:
         await self._turns.end()
@@ -316,7 +409,8 @@ async def in_turns(
         for_measurement(build, python=python, plain=True) as without,
         for_measurement(build, python=python) as drafting,
     ):
-        plain, speculative = (ServedSide(place_of(build, asked), turns) for asked in (without, drafting))
+        starts = (start_of(place_of(build, asked)) for asked in (without, drafting))
+        plain, speculative = (ServedSide(start, turns) for start in starts)
         try:
             await turns.reach(plain)
             yield Sides(plain, speculative, plain_k=None)
@@ -367,6 +461,8 @@ class InProcess:
         self._coordinator = coordinator or pair.coordinator()
         limits: Limits = pair.target.limits
         self.top_log_probs = limits.max_top_log_probs if limits.returns_log_probs else 0
+        self.longest: int | None = limits.max_seq_len
+        self.software: str | None = "this trtspec"
 
     async def ask(self, question: VerifyRequest) -> VerifyAnswer:
         said = question.prompt
@@ -380,6 +476,8 @@ class InProcess:
             embedding_bias=tuple(question.bias.items()),
             return_log_probs=question.top_log_probs > 0,
             top_log_probs=question.top_log_probs,
+            stop=question.stop,
+            guide=Guide(GuideType.JSON_SCHEMA, question.json_schema) if question.json_schema else None,
         )
         with explained(self.name):
             delta = await self._coordinator.complete(request)
@@ -458,10 +556,56 @@ async def deployed(server: ServerAddress, end_ids: Collection[int]) -> tuple[Sid
     if endpoint.api == "triton":
         side = TritonSide(endpoint.url, endpoint.model, streams)
     else:
-        side = OpenAiSide(endpoint.url, endpoint.model, streams, end_ids, owner=found.owner)
+        side = OpenAiSide(found, streams, end_ids)
+    side.software = found.software
     try:
         await side.probe()
     except BaseException:
         await streams.close()
         raise
     return side, endpoint.plain_per_request
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltTarget:
+    """Facts about a built recipe's target."""
+
+    model_name: str
+    model: str
+    revision: str | None
+    dtype: str
+    numbers: str
+    """The dtype in which the target computes."""
+    longest_draft: int | None
+    """The largest K of a request; None if no request can set K: on another vendor's server, and if the engine
+    itself drafts.
+    """
+    build: DeployedBuild
+    launch: ServerLaunch | None = None
+    """The start of another vendor's server; None for a build with engines."""
+    drafts_inside: bool = False
+    """True if the engine itself drafts."""
+
+
+def built_target(recipe: Path, output: str | None) -> BuiltTarget:
+    """Returns the facts about a recipe's build; raises as `find_build` does."""
+    build = find_build(recipe, output)
+    loaded = build.loaded
+    target = loaded.recipe.models[Role.TARGET]
+    model, revision = str(loaded.locations[Role.TARGET]), target.revision
+    if launch := build.launch:
+        options = dict(zip(launch.arguments, launch.arguments[1:], strict=False))
+        dtype = options.get("--dtype", "bfloat16")
+        numbers = "fp8" if target.quantization.weights == "fp8" else dtype
+        return BuiltTarget(launch.served_model_name, model, revision, dtype, numbers, None, build, launch)
+    engine = read_engine(build.folder / "target/engine")
+    return BuiltTarget(
+        loaded.recipe.serving.triton_name,
+        model,
+        revision,
+        engine.dtype,
+        "fp8" if engine.quant_algo else engine.dtype,
+        None if engine.has_engine_draft else engine.max_draft_len,
+        build,
+        drafts_inside=engine.has_engine_draft,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from trtspec.measure.verify.sides import Subject
 from trtspec.measure.verify.tolerance import Tolerance
 
 Kind = Literal["near tie", "fault"]
@@ -53,8 +54,6 @@ class GreedyComparison:
     """None if the server does not count."""
     accepted: int | None = None
     """None if the server does not count."""
-    by: str = ""
-    """The name of the other engine, for a second opinion."""
 
     @property
     def faults(self) -> list[Difference]:
@@ -132,6 +131,18 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class CaseResult:
+    """The outcome of one case."""
+
+    name: str
+    finds: str
+    """The kind of fault that it finds."""
+    state: Literal["ok", "fault", "skipped"]
+    found: str = ""
+    """The fault, or the reason why it was skipped."""
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyResult:
     """The result of a verification."""
 
@@ -147,32 +158,38 @@ class VerifyResult:
     """The prompts that the server tokenized differently from the tokenizer."""
     sampling: Sampling | None = None
     """None if the check was left out."""
-    second_opinion: GreedyComparison | None = None
+    cases: tuple[CaseResult, ...] = ()
     command: str = ""
+    subject: Subject = "drafts"
 
     @property
     def reasons(self) -> list[str]:
         """The reasons why the deployment is not lossless, or why nothing was proved; empty if it is
         lossless."""
-        found = []
+        found, is_of_drafts = [], self.subject == "drafts"
         if self.prompts:
             found.append(
                 f"the server tokenizes {len(self.prompts)} of the prompts differently from the tokenizer"
             )
         if self.noise.faults or self.tolerance.is_hopeless:
-            found.append("plain decoding contradicts itself by more than rounding")
+            who = "plain decoding" if is_of_drafts else "the old server"
+            found.append(f"{who} contradicts itself by more than rounding")
         if faults := sum(len(each.faults) for each in self.comparisons):
-            found.append(f"speculation changed the answer in {faults} place{'s' * (faults > 1)}")
+            who = "speculation changed the answer" if is_of_drafts else "the new server answers otherwise"
+            found.append(f"{who} in {faults} place{'s' * (faults > 1)}")
         if self.sampling is not None and self.sampling.is_fault:
-            found.append("sampled text has another distribution with drafts than without")
+            where = "with drafts than without" if is_of_drafts else "on the new server"
+            found.append(f"sampled text has another distribution {where}")
+        if failed := [each.name for each in self.cases if each.state == "fault"]:
+            found.append(f"{len(failed)} of {len(self.cases)} cases failed: {', '.join(failed)}")
+        if not is_of_drafts:
+            return found
         if lengths := dict.fromkeys(each.num_draft_tokens for each in self._silent):
             tried = ", ".join("K as deployed" if k is None else f"K={k}" for k in lengths)
             found.append(f"nothing was drafted ({tried}), so nothing is proved")
         accepted = sum(each.accepted or 0 for each in self.comparisons)
         if sum(each.drafted or 0 for each in self.comparisons) and not accepted:
             found.append("no draft token was accepted, so acceptance was not tested")
-        if self.second_opinion is not None and self.second_opinion.faults:
-            found.append(f"{self.second_opinion.by} contradicts plain decoding by more than rounding")
         return found
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from trtspec.serving.executor import SamplingConfig
 
@@ -19,6 +19,10 @@ Row = Mapping[int, float]
 """The likeliest tokens of one position, by id, each with the logarithm of the model's own probability."""
 PROBED = (0,)
 """A prompt for finding out whether a server reports tokens: every vocabulary has token 0."""
+
+
+Subject = Literal["drafts", "servers"]
+"""What is compared: one deployment with drafts and without, or two servers, each as it is deployed."""
 
 
 class Way(NamedTuple):
@@ -45,6 +49,9 @@ class VerificationSettings:
     """The continuations to sample of each prompt, on either side; 0 leaves the sampling check out."""
     temperature: float = 1.0
     seed: int = 0
+    cases: tuple[str, ...] = ()
+    """The names of the cases that are run."""
+    subject: Subject = "drafts"
 
     @property
     def ways(self) -> list[Way]:
@@ -68,6 +75,10 @@ class VerifyRequest:
     """Values that are added to the logits of these token ids."""
     ignores_end: bool = False
     """True lets no end token end the text. One may then be among the tokens."""
+    stop: tuple[str, ...] = ()
+    """The strings to end before."""
+    json_schema: str = ""
+    """The schema of the JSON that the answer must be; empty for any text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +115,24 @@ def common_rows(one: VerifyAnswer, other: VerifyAnswer) -> Iterator[tuple[Row, R
     yield from list(zip(one.rows, other.rows, strict=False))[:same]
 
 
+@dataclass(frozen=True, slots=True)
+class ChatAnswer:
+    """The answer to a chat of OpenAI's API, put together from its pieces."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[tuple[str, str], ...] = ()
+    """The name of each called tool, and its arguments."""
+
+
+@runtime_checkable
+class ChatSide(Protocol):
+    """A side that can be asked by OpenAI's chats too."""
+
+    async def chat(self, body: Mapping[str, Any], num_draft_tokens: int | None) -> ChatAnswer:
+        """Returns the answer to a body of a chat; raises `TrtspecError`."""
+
+
 class Side(Protocol):
     """A deployment, or engines in this process, that answers many requests at once."""
 
@@ -113,6 +142,14 @@ class Side(Protocol):
     @property
     def top_log_probs(self) -> int:
         """The number of likeliest tokens that it reports at a position; 0 without log-probabilities."""
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of a prompt and its answer; None if it does not report that."""
+
+    @property
+    def software(self) -> str | None:
+        """The name and version of its software; None if it does not report that."""
 
     async def ask(self, question: VerifyRequest) -> VerifyAnswer:
         """Returns the whole answer; raises `TrtspecError` if there is none."""
@@ -138,3 +175,9 @@ class Sides:
     def top_log_probs(self) -> int:
         """The number of likeliest tokens that both sides report."""
         return min(self.plain.top_log_probs, self.speculative.top_log_probs)
+
+    @property
+    def are_alike(self) -> bool:
+        """False for two engines: each sums in its own order everywhere, so only their tokens are compared."""
+        known = self.plain.software
+        return self.plain is self.speculative or (known is not None and known == self.speculative.software)

@@ -49,18 +49,21 @@ class Tolerance:
     """
     is_given: bool = False
     """True if the user asked for this bound."""
+    engines: int = 1
+    """2 for a bound between two engines, of which each rounds in its own way."""
 
     @property
     def reason(self) -> str:
         """Says where the bound comes from."""
         if self.is_given:
             return "as requested"
-        if self.noise is not None and self.value > FLOORS[self.dtype]:
+        twice = ", and twice that for two engines" if self.engines > 1 else ""
+        if self.noise is not None and self.value > self.engines * FLOORS[self.dtype]:
             most = CEILINGS[self.dtype]
-            return f"{TIMES_NOISE:g} times the noise of plain decoding, at most {most:.2g}"
+            return f"{TIMES_NOISE:g} times the noise of plain decoding, at most {most:.2g}{twice}"
         return (
             f"the rounding of {self.dtype}, which is at least {TIMES_NOISE:g} times the noise of plain "
-            "decoding"
+            f"decoding{twice}"
         )
 
     @property
@@ -80,7 +83,7 @@ def tolerance(dtype: str | None, noise: float | None, given: float | None = None
 
 def of_two_engines(bound: Tolerance) -> Tolerance:
     """Returns the bound between two engines with the same weights; each rounds in its own way."""
-    return replace(bound, value=2 * bound.value)
+    return bound if bound.is_given else replace(bound, value=2 * bound.value, engines=2)
 
 
 def moved(one: Row, other: Row) -> float:

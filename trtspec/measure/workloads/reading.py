@@ -8,6 +8,8 @@ The keys of a row identify its format:
 - `conversations`: ShareGPT (`ShareGPT_V3_unfiltered_cleaned_split.json`), with `from` and `value`.
 - `messages`: OpenAI's form of a chat, with `role` and `content`.
 - `prompt`, `text_input` or `text`: a plain prompt.
+
+Any row may have the right `answer` too, a text that a right answer contains.
 """
 
 from __future__ import annotations
@@ -163,7 +165,9 @@ def _prompt(number: int, place: str, row: dict[str, Any], most_turns: int | None
     category = str(row.get("category") or "")
     for what, text in (("its name", name), ("its category", category)):
         check_whole(place, what, text, "no file has")
-    return Prompt(name, tuple(turns[:most_turns]), category, max_tokens)
+    answer = row.get("answer")
+    known = answer if isinstance(answer, str) else ""
+    return Prompt(name, tuple(turns[:most_turns]), category, max_tokens, known)
 
 
 def check_whole(place: str, what: str, text: str, then: str) -> None:

@@ -22,6 +22,8 @@ class Prompt:
     """The kind of prompt."""
     max_tokens: int | None = None
     """The most tokens of the answer; None leaves that to the caller."""
+    answer: str = ""
+    """The right answer, as text that an answer contains; empty if none is known."""
 
     @property
     def text(self) -> str:

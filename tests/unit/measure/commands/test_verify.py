@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
-import stat
-import sys
 from pathlib import Path
 
 import pytest
@@ -39,42 +36,6 @@ def test_a_lossless_build_is_told_so_in_a_sentence(built: Path) -> None:
     assert "K=2, 8 at once" in done.stdout
 
 
-def second_opinion(folder: Path, says: str) -> Path:
-    """A stand-in for a Python that has vLLM: it answers what `says`, an expression, makes of a prompt."""
-    script = folder / "python"
-    script.write_text(
-        f"#!{sys.executable}\n"
-        "import json, sys\n"
-        "asked = json.load(open(sys.argv[2]))\n"
-        "assert asked['dtype'] == 'float32' and asked['revision'] is None, asked\n"
-        f"answers = [{says} for prompt in asked['prompts']]\n"
-        "json.dump({'version': '0', 'answers': answers}, open(sys.argv[3], 'w'))\n"
-    )
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    return script
-
-
-def test_a_second_opinion_that_contradicts_is_a_fault_with_its_place(built: Path, tmp_path: Path) -> None:
-    script = second_opinion(tmp_path, "{'token_ids': [5, 6, 0], 'rows': [[[5, -0.1]]] * 3}")
-    done = trtspec("verify", *place(built), *FEW, "--second-opinion", script)
-    assert done.returncode == 1
-    lines = done.stdout.splitlines()
-    assert lines[-1] == "not proved lossless: vLLM 0 contradicts plain decoding by more than rounding"
-    (fault,) = [line for line in lines if line.startswith("fault")]
-    assert fault == "fault  code-1, token 0 (vLLM 0, one by one)"
-    again = next(line.partition("again: ")[2] for line in lines if "again: " in line)
-    assert shlex.split(again)[:3] == ["trtspec", "verify", str(built / "recipe.yaml")]
-    assert "--prompt code-1" in again
-    assert again.count("--prompt") == again.count("--draws") == 1
-
-
-def test_a_second_opinion_that_fails_is_told_with_its_words(built: Path, tmp_path: Path) -> None:
-    done = trtspec("verify", *place(built), *FEW, "--second-opinion", second_opinion(tmp_path, "no_such"))
-    assert done.returncode == 1
-    assert "vLLM did not answer" in done.stderr
-    assert "no_such" in done.stderr
-
-
 def test_json_has_every_difference_and_the_verdict(built: Path) -> None:
     done = trtspec("verify", *place(built), *FEW, "--json")
     found = json.loads(done.stdout)
@@ -91,12 +52,22 @@ def test_a_workload_has_the_prompts(built: Path, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["noise"]["texts"] == 2
 
 
+def test_cases_are_told_with_what_they_found(built: Path) -> None:
+    done = trtspec("verify", *place(built), *FEW, "--cases", "stops,tools")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split()[:2] for line in done.stdout.splitlines()]
+    assert ["stops", "ok"] in rows
+    assert ["tools", "skipped"] in rows
+    assert "no chats of OpenAI's API" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         ((), "name a recipe"),
         (("--url", "http://127.0.0.1:9"), "--tokenizer"),
         (("recipe.yaml", "--baseline", "http://127.0.0.1:9"), "--baseline"),
+        (("recipe.yaml", "--cases", "nobody"), "no case is nobody"),
     ],
 )
 def test_wrong_usage_is_refused(arguments: tuple[str, ...], told: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from trtspec.measure.commands.verify import verdict
 from trtspec.measure.verify.result import (
+    CaseResult,
     Difference,
     DistributionTest,
     Draws,
@@ -40,12 +41,22 @@ def test_an_honest_pair_is_lossless() -> None:
             "nothing was drafted",
         ),
         (replace(HONEST, comparisons=(replace(DRAFTED, accepted=0),)), "no draft token was accepted"),
-        (replace(HONEST, second_opinion=replace(NOISE, differences=(FAULT,), by="vLLM")), "vLLM contradicts"),
+        (
+            replace(HONEST, cases=(CaseResult("stops", "", "fault", "a"), CaseResult("json", "", "skipped"))),
+            "1 of 2 cases failed: stops",
+        ),
     ],
 )
 def test_each_flaw_is_a_reason(result: VerifyResult, reason: str) -> None:
     (found,) = result.reasons
     assert reason in found
+
+
+def test_two_servers_need_not_draft() -> None:
+    silent = replace(DRAFTED, drafted=0, accepted=0)
+    assert replace(HONEST, comparisons=(silent,), subject="servers").is_lossless
+    wrong = replace(HONEST, comparisons=(replace(DRAFTED, differences=(FAULT,)),), subject="servers")
+    assert wrong.reasons == ["the new server answers otherwise in 1 place"]
 
 
 def test_near_ties_are_none() -> None:
