@@ -24,7 +24,7 @@ from tests.support.ports import free_port, free_ports
 NAMES = ("add", "close", "read", "write", "merge", "find", "send", "copy")
 PROMPTS = "".join(f"{json.dumps({'prompt': f'def {name}(self, other):'})}\n" for name in NAMES)
 LONG = {
-    *("bench.md", "train-a-draft.md", "tune.md", "verify.md"),
+    *("bench.md", "prove.md", "train-a-draft.md", "tune.md", "verify.md"),
     *("guided-decoding.md", "laptop.md", "monitor.md", "openai-api.md"),
     *("read-a-plan.md", "share-engines.md", "triton-api.md"),
 }

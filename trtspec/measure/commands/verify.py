@@ -301,7 +301,9 @@ def verdict(result: VerifyResult) -> str:
 
 
 def print_cases(cases: Iterable[CaseResult]) -> None:
-    out.table([(case.name, case.state, case.found or case.finds) for case in cases], ("case", "", "found"))
+    out.table(
+        [(case.name, case.state, case.found or case.finds) for case in cases], ("case", "state", "found")
+    )
 
 
 def _row(way: GreedyComparison, *, is_noise: bool) -> tuple[str, ...]:

@@ -115,7 +115,7 @@ class ShownProof:
         if rows:
             out.table(rows, header)
             out.result()
-        out.table(check_rows(proof), ("check", "", "found"))
+        out.table(check_rows(proof), ("check", "state", "found"))
         for one in [each for each in _differences(proof) if each.kind == "fault"][:_SHOWN]:
             out.result()
             out.sentence(f"fault  {one.prompt}, {one.what} {one.position}, after {one.context!r}:")

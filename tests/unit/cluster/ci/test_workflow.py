@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from trtspec.base.errors import TrtspecError
 from trtspec.cli.app import app
-from trtspec.cluster.commands.ci import GITHUB, GITLAB, CiJob
+from trtspec.cluster.commands.ci import GITHUB, GITLAB, CiJob, CiSystem
 
 ROOT = Path(__file__).parents[4]
 BIN = Path(sys.executable).parent
@@ -30,6 +30,10 @@ def workflow() -> dict[str, Any]:
     """As GitHub reads it: YAML 1.2."""
     document: dict[str, Any] = YAML(typ="safe").load(GITHUB.workflow)
     return document
+
+
+def template(name: str) -> str:
+    return (ROOT / "trtspec/cluster/ci" / name).read_text()
 
 
 def steps(workflow: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -73,6 +77,65 @@ class TestInit:
 
 def test_the_workflow_of_this_repository_is_what_init_writes() -> None:
     assert (ROOT / GITHUB.file).read_text() == GITHUB.workflow
+
+
+class TestProofs:
+    """The workflows that prove a pull request's recipe, and the action that they use."""
+
+    @pytest.mark.parametrize("system", [GITHUB, GITLAB], ids=lambda system: system.name)
+    def test_init_writes_them(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: CiSystem
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert CliRunner().invoke(app, ["ci", "init", system.name, "prove"]).exit_code == 0
+        written = {path: path.read_text() for path in Path().rglob("*") if path.is_file()}
+        assert written == system.written("prove")
+        again = CliRunner().invoke(app, ["ci", "init", system.name, "prove"])
+        assert isinstance(again.exception, TrtspecError)
+        assert again.exception.repair == f"to replace it: trtspec ci init {system.name} prove --force"
+
+    @pytest.mark.parametrize(
+        ("name", "schema"),
+        [
+            ("prove-github.yml", "vendor.github-workflows"),
+            ("action.yml", "vendor.github-actions"),
+            ("prove-gitlab.yml", "vendor.gitlab-ci"),
+        ],
+    )
+    def test_each_follows_its_schema(self, tmp_path: Path, name: str, schema: str) -> None:
+        (tmp_path / name).write_text(template(name))
+        TestSchemas().check(schema, tmp_path / name)
+
+    def test_nothing_from_outside_is_in_a_script_and_actions_are_commits(self) -> None:
+        action = YAML(typ="safe").load(template("action.yml"))
+        workflow = YAML(typ="safe").load(template("prove-github.yml"))
+        both = [*action["runs"]["steps"], *steps(workflow)]
+        assert [step["run"] for step in both if EXPRESSION.search(step.get("run", ""))] == []
+        uses = [step["uses"] for step in both if not step.get("uses", "./").startswith("./")]
+        assert len(uses) == 3
+        assert all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", action) for action in uses)
+        assert set(uses) <= set(re.findall(r"actions/[\w-]+@[0-9a-f]{40}", GITHUB.workflow))
+
+    def test_a_fork_runs_nothing_and_one_job_alone_may_comment(self) -> None:
+        workflow = YAML(typ="safe").load(template("prove-github.yml"))
+        (job,) = workflow["jobs"].values()
+        assert job["if"] == "${{ github.event.pull_request.head.repo.full_name == github.repository }}"
+        assert workflow["permissions"] == {"contents": "read"}
+        assert job["permissions"] == {"contents": "read", "pull-requests": "write"}
+        checkouts = [step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout@")]
+        assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+    def test_shellcheck(self, tmp_path: Path) -> None:
+        loaded = [YAML(typ="safe").load(template(name)) for name in ("action.yml", "prove-github.yml")]
+        scripts = [step["run"] for step in (*loaded[0]["runs"]["steps"], *steps(loaded[1])) if "run" in step]
+        job = YAML(typ="safe").load(template("prove-gitlab.yml"))["prove"]
+        scripts += ["\n".join(job["script"]), "\n".join(job["after_script"])]
+        for number, script in enumerate(scripts):
+            (tmp_path / f"{number}.sh").write_text(f"#!/bin/bash\n{script}\n")
+        # SC2086: options are words, unquoted on purpose.
+        command: list[str | Path] = [BIN / "shellcheck", "--exclude", "SC2086", *tmp_path.glob("*.sh")]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert result.returncode == 0, result.stdout
 
 
 class TestSchemas:

@@ -288,12 +288,10 @@ class TestCommand:
         result = CliRunner().invoke(app, ["migrate", "recipe.yaml", "--to", "vllm"])
         assert result.exit_code == 0
         assert load(Path("recipe-vllm.yaml")).recipe.name == "pair-vllm"
-        assert result.stdout.splitlines()[-5:] == [
+        assert result.stdout.splitlines()[-3:] == [
             "trtspec build recipe.yaml",
-            "trtspec bench recipe.yaml --output bench/pair",
             "trtspec build recipe-vllm.yaml",
-            "trtspec bench recipe-vllm.yaml --output bench/pair-vllm",
-            "trtspec bench compare bench/pair bench/pair-vllm",
+            "trtspec prove recipe.yaml recipe-vllm.yaml",
         ]
 
     def test_migrate_overwrites_no_file(self, tmp_path: Path) -> None:
