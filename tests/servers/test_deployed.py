@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import wait_until
+from tests.e2e.conftest import TRTSPEC, wait_until
 from tests.perf.pair import heldout
 from tests.servers.judges import PYTHON
 from tests.servers.serving import ENGINE, TINY, TOKENS, Deployed, Deployer, K, of_torch, trtspec
@@ -76,6 +76,31 @@ def test_verify_starts_it_without_drafts_and_with_them(pair: Deployed) -> None:
     assert found.returncode == 0, found.stdout + found.stderr
     assert found.stderr.count("starting vLLM") == 2
     assert "lossless" in found.stdout
+
+
+def test_prove_holds_the_torch_backend_to_it(plain: Deployed, tmp_path: Path) -> None:
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text(PAIR.replace("backend: vllm, release: 0.32.0", "backend: torch"))
+    subprocess.run([TRTSPEC, "build", recipe, "--output", tmp_path / "build"], check=True)
+    few = (
+        "--streams",
+        "1,4",
+        "--block-prompts",
+        2,
+        "--max-tokens",
+        24,
+        "--draws",
+        60,
+        "--workload",
+        "code,list",
+    )
+    done = trtspec("prove", plain.url, f"{recipe}:{tmp_path / 'build'}", *few, "--output", tmp_path / "proof")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "proof/proof.json").read_text())
+    assert found["outcome"] == "proven"
+    states = {case["name"]: case["state"] for case in found["texts"]["cases"]}
+    assert "fault" not in states.values()
+    assert states["bursts"] == states["cancels"] == states["long"] == "ok"
 
 
 def test_bench_measures_it_against_the_plain_one(pair: Deployed, plain: Deployed, tmp_path: Path) -> None:

@@ -72,6 +72,8 @@ class Asking:
     concurrency: int
     is_reference: bool
     """True for the plain side, which is asked for one prompt at a time."""
+    longest: int | None
+    """The most tokens of a prompt and its answer that both sides take; None if neither reports that."""
 
     async def ask(
         self, prompt: str | tuple[int, ...], max_tokens: int = TOKENS, **options: Any
@@ -156,7 +158,7 @@ async def _alike(asking: Asking) -> Answers:
 async def _cancels(asking: Asking) -> Answers:
     if not asking.is_reference:
         asked = islice(cycle(asking.prompts), _CANCELLED)
-        most = min(_CANCELLED_TOKENS, (asking.side.longest or LONGEST) // 2)
+        most = min(_CANCELLED_TOKENS, (asking.longest or LONGEST) // 2)
         work = [asyncio.ensure_future(asking.ask(prompt.text, most, ignores_end=True)) for prompt in asked]
         for each in work:
             # Each is at another place of its answer.
@@ -167,9 +169,9 @@ async def _cancels(asking: Asking) -> Answers:
 
 
 async def _long(asking: Asking) -> Answers:
-    if not asking.side.longest:
+    if not asking.longest:
         raise MissingFeature("does not report the longest text that it takes")
-    most = min(asking.side.longest, LONGEST)
+    most = min(asking.longest, LONGEST)
     ids = asking.vocabulary.encode("\n".join(prompt.text for prompt in asking.prompts))
     # Half of the context, and all of it, up to the last token that fits.
     texts = [tuple(islice(cycle(ids), size - TOKENS)) for size in (most // 2, most)]
@@ -377,10 +379,14 @@ class Suite:
         self._sides, self._vocabulary, self._prompts = sides, vocabulary, prompts
         self._settings = settings
         self._cases = [case for case in CASES if case.name in settings.cases]
+        self._longest: int | None = None
         self._old: Mapping[str, Any] = {}
         self._new: Mapping[str, Any] = {}
 
     async def ask_plain(self) -> None:
+        # Of two servers that take turns, only the first is known yet. The second may then refuse the case.
+        known = self._sides.plain.longest, self._sides.speculative.longest
+        self._longest = min(filter(None, known), default=None)
         self._old = await self._ask(self._sides.plain, self._sides.plain_k, is_reference=True)
 
     async def ask_drafted(self) -> None:
@@ -395,7 +401,7 @@ class Suite:
     async def _ask(self, side: Side, length: int | None, *, is_reference: bool) -> dict[str, Any]:
         """Returns the answers of each case; an error in their place."""
         of = self._settings.concurrency
-        asking = Asking(side, length, self._prompts, self._vocabulary, of, is_reference)
+        asking = Asking(side, length, self._prompts, self._vocabulary, of, is_reference, self._longest)
         found: dict[str, Any] = {}
         for case in self._cases:
             try:
