@@ -90,9 +90,6 @@ TABLE = (
         then="verify {recipe}",
     ),
     CommandEntry(
-        "bench compare", "measure.commands.bench_compare", "Compare two runs of bench, load by load."
-    ),
-    CommandEntry(
         "verify",
         "measure.commands.verify",
         "Tell whether drafts change the target's text.",

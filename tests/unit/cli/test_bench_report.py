@@ -1,41 +1,18 @@
-"""What `trtspec bench` and `bench compare` write for who was not there."""
+"""What `trtspec bench` writes for who was not there."""
 
 from __future__ import annotations
 
-import json
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from xml.etree.ElementTree import fromstring
 
 import pytest
 
 from tests.fakes.bench_result import result
 from tests.support.command_line import trtspec
-from trtspec.measure.bench.result import Arms, read, write
+from trtspec.measure.bench.result import Arms, read
 from trtspec.measure.commands import bench
-
-
-def test_two_runs_become_one_report(tmp_path: Path) -> None:
-    write(result(), tmp_path / "monday")
-    write(result({1: 2.4, 4: 2.2}), tmp_path / "tuesday")
-    done = trtspec("bench", "compare", "monday", "tuesday", "--report", "both.html", folder=tmp_path)
-    assert done.returncode == 0
-    assert "B / A" in done.stdout
-    assert "wrote both.html" in done.stderr
-    title = fromstring((tmp_path / "both.html").read_text(encoding="utf-8")).find("head/title")
-    assert title is not None
-    assert title.text == "A: tiny, B: tiny"
-
-
-def test_runs_that_share_no_load_have_no_report(tmp_path: Path) -> None:
-    write(result({1: 2.0}), tmp_path / "a")
-    write(result({4: 2.0}), tmp_path / "b")
-    done = trtspec("bench", "compare", "a", "b", "--report", "both.html", "--json", folder=tmp_path)
-    assert json.loads(done.stdout)["rows"] == []
-    assert "no load in common" in done.stderr
-    assert not (tmp_path / "both.html").exists()
 
 
 def test_a_run_that_measured_nothing_has_no_report(tmp_path: Path) -> None:

@@ -49,7 +49,6 @@ EXAMPLES = (
     "trtspec bench --url http://host:8000 --workload questions.jsonl --streams 1,4,16,64",
     "trtspec bench --url http://host:9000/v1 --workload synthetic:input=512,output=128 --rate 2,8",
     "trtspec bench --url http://vllm:8000/v1 --baseline http://plain:8000/v1 --workload sharegpt.json",
-    "trtspec bench compare bench/monday bench/tuesday",
 )
 
 

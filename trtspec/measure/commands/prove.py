@@ -45,20 +45,10 @@ EXAMPLES = (
     "trtspec prove bf16.yaml fp8.yaml --different    # right answers, not equal texts",
 )
 _QUESTION_TOKENS = 6
-_CAPITALS = {
-    "France": "Paris",
-    "Japan": "Tokyo",
-    "Italy": "Rome",
-    "Egypt": "Cairo",
-    "Spain": "Madrid",
-    "Norway": "Oslo",
-    "Cuba": "Havana",
-    "Peru": "Lima",
-    "Austria": "Vienna",
-    "Kenya": "Nairobi",
-    "Ireland": "Dublin",
-    "Poland": "Warsaw",
-}
+_CAPITALS = (
+    "France/Paris Japan/Tokyo Italy/Rome Egypt/Cairo Spain/Madrid Norway/Oslo Cuba/Havana Peru/Lima "
+    "Austria/Vienna Kenya/Nairobi Ireland/Dublin Poland/Warsaw"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +279,7 @@ def _questions() -> tuple[Prompt, ...]:
     asked = [(f"What is {a} + {b}?", str(a + b), "What is 2 + 3?", "5") for a, b in sums]
     asked += [
         (f"What is the capital of {land}?", city, "What is the capital of Greece?", "Athens")
-        for land, city in _CAPITALS.items()
+        for land, city in (pair.split("/") for pair in _CAPITALS.split())
     ]
     return tuple(
         Prompt(

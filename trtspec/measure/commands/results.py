@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from trtspec.base.progress import Advance
 from trtspec.cli.terminal.output import out
-from trtspec.measure.bench.compare import BenchComparison
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import ArmFigures, BenchResult, LoadResult, OfferedLoad, to_json
 from trtspec.measure.bench.sample import ArmName, RequestSample
-from trtspec.measure.html.arms import MeasuredArms, of_comparison, of_result
+from trtspec.measure.html.arms import MeasuredArms, of_result
 from trtspec.measure.html.numbers import NOTHING, duration, interval, percent, plain, times
 from trtspec.measure.html.sections import per_token
 
@@ -90,43 +89,6 @@ class ShownBench:
 
     def as_json(self) -> Any:
         return json.loads(to_json(self.result))
-
-
-@dataclass(frozen=True, slots=True)
-class ShownComparison:
-    """Two results, load by load."""
-
-    comparison: BenchComparison
-
-    def tell(self) -> None:
-        """Prints both runs, the ratio of B to A at each common load, and the latencies of each."""
-        for name, result in (("A", self.comparison.first), ("B", self.comparison.second)):
-            out.result(f"{name}: {result.server.software or result.server.api} at {result.server.url}")
-            out.result(f"   {result.verdict.words}")
-        if not self.comparison.rows:
-            return
-        measured = of_comparison(self.comparison)
-        out.result()
-        rows = (
-            (
-                f"{row.load.value:g}",
-                _tokens(row.first.arms.speculative),
-                _tokens(row.second.arms.speculative),
-                times(row.ratio),
-                interval(row.ratio),
-                times(row.first.speedup),
-                times(row.second.speedup),
-            )
-            for row in self.comparison.rows
-        )
-        interval_of = f"{self.comparison.first.settings.confidence:.0%} interval"
-        header = ("tokens/s A", "B", "B / A", interval_of, "speed-up A", "B")
-        out.table(rows, (measured.header[0], *header))
-        out.result()
-        _print_waits(measured)
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self.comparison)
 
 
 def _print_waits(measured: MeasuredArms) -> None:

@@ -1,4 +1,4 @@
-"""Selects the two sides of a report: the two arms of a result, or the same arm of two results."""
+"""Selects the two sides of a report: the two arms of a result, as drafts or as servers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import floor
 
-from trtspec.measure.bench.compare import BenchComparison
 from trtspec.measure.bench.result import ArmFigures, BenchResult, DraftFigures, OfferedLoad
 from trtspec.measure.html.plot import Loads
 
@@ -93,14 +92,6 @@ def of_servers(result: BenchResult) -> MeasuredArms:
         ReportArm("old", "old", "of the old", "plain", old),
     ]
     return MeasuredArms("server", 1, tuple(arm for arm in arms if arm.figures))
-
-
-def of_comparison(comparison: BenchComparison) -> MeasuredArms:
-    """Returns the arms with drafts of two results, at their common loads."""
-    first = tuple((row.load, row.first.arms.speculative) for row in comparison.rows)
-    second = tuple((row.load, row.second.arms.speculative) for row in comparison.rows)
-    arms = ReportArm("A", "A", "of A", "drafts", first), ReportArm("B", "B", "of B", "third", second)
-    return MeasuredArms("run", 0, arms)
 
 
 def cells(load: OfferedLoad, arm: ReportArm) -> tuple[str, str]:

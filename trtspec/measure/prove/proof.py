@@ -58,7 +58,7 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked for."""
+    """Holds what is asked for."""
 
     at_least: float | None = None
     """The least ratio of the speeds, new over old, at each load; None judges no speed."""

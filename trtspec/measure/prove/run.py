@@ -52,7 +52,7 @@ class ProofPlan:
 
 @dataclass(frozen=True, slots=True)
 class ProofTalk:
-    """What a proof says while it runs."""
+    """Says what a proof does while it runs."""
 
     say: Callable[[str], None]
     progress: Callable[[str, int, str], AbstractContextManager[Advance]]

@@ -24,7 +24,8 @@ from trtspec.gateway.ports import LOOPBACK, reserved_ports
 from trtspec.measure.verify.opening import ServerAddress, ServerStart, built_target, start_of
 
 _RECIPES = (".yaml", ".yml")
-_PORT = "--port"
+_PORT, _OWN_PORT = "--port", "--openai-port"
+"""The options of a port: of other servers, and of `trtspec deploy`."""
 _KEY = re.compile(r"(--api-key[= ]+)\S+")
 _STOP_S, _LINES, _BYTES = 20.0, 5, 1 << 14
 
@@ -81,13 +82,14 @@ def _built(
 
 
 def _launched(words: str, model: str | None, stack: ExitStack) -> ProvedServer:
-    """Returns a server that a command starts; a `--port` is added where it has none."""
+    """Returns a server that a command starts; the option of its port is added where it has none."""
     line = shlex.split(words)
-    if _PORT in line[:-1]:
-        port = line[line.index(_PORT) + 1]
+    option = _OWN_PORT if "deploy" in line[1:2] else _PORT
+    if option in line[:-1]:
+        port = line[line.index(option) + 1]
     else:
         (free,) = stack.enter_context(reserved_ports(1))
-        port, line = str(free), [*line, _PORT, str(free)]
+        port, line = str(free), [*line, option, str(free)]
     log = Path(".trtspec", f"served-{port}.log").absolute()
     address = ServerAddress(f"http://{LOOPBACK}:{port}/v1", model)
     name = _KEY.sub(r"\1...", words)

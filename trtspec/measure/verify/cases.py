@@ -62,7 +62,7 @@ class MissingFeature(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class CaseAsking:
     """Asks one side the questions of cases."""
 
     side: Side
@@ -135,12 +135,12 @@ class FaultCase:
 
     name: str
     finds: str
-    ask: Callable[[Asking], Awaitable[Any]]
+    ask: Callable[[CaseAsking], Awaitable[Any]]
     judge: Judge = _same
     """Returns each fault in words."""
 
 
-async def _bursts(asking: Asking) -> Answers:
+async def _bursts(asking: CaseAsking) -> Answers:
     if asking.is_reference:
         return asking.prompts, await asking.answers(asking.prompts)
     asked = [list(islice(cycle(asking.prompts), size)) for size in BURSTS]
@@ -148,14 +148,14 @@ async def _bursts(asking: Asking) -> Answers:
     return [prompt for burst in asked for prompt in burst], answers
 
 
-async def _alike(asking: Asking) -> Answers:
+async def _alike(asking: CaseAsking) -> Answers:
     begin = "\n".join(prompt.text for prompt in asking.prompts)[:_SHARED]
     texts = [(prompt.name, f"{begin}\n{prompt.text}") for prompt in asking.prompts]
     prompts = [VerifyPrompt(name, text, asking.vocabulary.encode(text)) for name, text in texts]
     return prompts, await asking.answers(prompts)
 
 
-async def _cancels(asking: Asking) -> Answers:
+async def _cancels(asking: CaseAsking) -> Answers:
     if not asking.is_reference:
         asked = islice(cycle(asking.prompts), _CANCELLED)
         most = min(_CANCELLED_TOKENS, (asking.longest or LONGEST) // 2)
@@ -168,7 +168,7 @@ async def _cancels(asking: Asking) -> Answers:
     return asking.prompts, await asking.answers(asking.prompts)
 
 
-async def _long(asking: Asking) -> Answers:
+async def _long(asking: CaseAsking) -> Answers:
     if not asking.longest:
         raise MissingFeature("does not report the longest text that it takes")
     most = min(asking.longest, LONGEST)
@@ -179,7 +179,7 @@ async def _long(asking: Asking) -> Answers:
     return prompts, [await asking.ask(prompt.token_ids) for prompt in prompts]
 
 
-async def _log_probs(asking: Asking) -> Answers:
+async def _log_probs(asking: CaseAsking) -> Answers:
     if not asking.side.top_log_probs:
         raise MissingFeature("reports no log-probabilities of token ids")
     return asking.prompts, await asking.answers(
@@ -210,7 +210,7 @@ class _Stopped:
     answer: VerifyAnswer
 
 
-async def _stops(asking: Asking) -> list[_Stopped]:
+async def _stops(asking: CaseAsking) -> list[_Stopped]:
     found = []
     for prompt in asking.prompts[:FEW]:
         whole = await asking.ask(prompt.text)
@@ -254,7 +254,7 @@ class _Sampled:
     """With the same seeds."""
 
 
-async def _sampled(asking: Asking) -> _Sampled:
+async def _sampled(asking: CaseAsking) -> _Sampled:
     few, warm = asking.prompts[:FEW], SamplingConfig(temperature=1.0, seed=1)
     greedy = await asking.answers(few, sampling=replace(warm, top_k=1))
     narrow = []
@@ -296,7 +296,7 @@ def _is_whole(text: str) -> bool:
     )
 
 
-async def _json(asking: Asking) -> Answers:
+async def _json(asking: CaseAsking) -> Answers:
     schema, few = json.dumps(SCHEMA), asking.prompts[:FEW]
     answers = await asking.answers(few, max_tokens=_JSON_TOKENS, json_schema=schema)
     if asking.is_reference and not any(_is_whole(answer.text) for answer in answers):
@@ -313,7 +313,7 @@ async def _judge_json(old: Answers, new: Answers, judge: CaseJudge) -> Iterable[
     ]
 
 
-async def _tools(asking: Asking) -> ChatAnswer:
+async def _tools(asking: CaseAsking) -> ChatAnswer:
     said = await asking.chat(tools=[_TOOL], tool_choice="required")
     if asking.is_reference and not said.calls:
         raise MissingFeature("calls no tool where one is required")
@@ -327,7 +327,7 @@ async def _judge_tools(old: ChatAnswer, new: ChatAnswer, judge: CaseJudge) -> It
     return [f"a call of {name!r} with {arguments[:60]!r}" for name, arguments in wrong]
 
 
-async def _reasoning(asking: Asking) -> ChatAnswer:
+async def _reasoning(asking: CaseAsking) -> ChatAnswer:
     said = await asking.chat(response_format=_FORMAT)
     if asking.is_reference and not said.reasoning:
         raise MissingFeature("does not reason before an answer with a grammar")
@@ -401,7 +401,7 @@ class Suite:
     async def _ask(self, side: Side, length: int | None, *, is_reference: bool) -> dict[str, Any]:
         """Returns the answers of each case; an error in their place."""
         of = self._settings.concurrency
-        asking = Asking(side, length, self._prompts, self._vocabulary, of, is_reference, self._longest)
+        asking = CaseAsking(side, length, self._prompts, self._vocabulary, of, is_reference, self._longest)
         found: dict[str, Any] = {}
         for case in self._cases:
             try:

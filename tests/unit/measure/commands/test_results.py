@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.fakes.bench_result import result
-from trtspec.measure.bench.compare import compare
 from trtspec.measure.bench.result import Arms, BenchResult, BenchVerdict, Interval, OfferedLoad
-from trtspec.measure.commands.results import ShownBench, ShownComparison
+from trtspec.measure.commands.results import ShownBench
 
 
 def large() -> BenchResult:
@@ -52,15 +51,6 @@ def test_a_result_fits(capsys: pytest.CaptureFixture[str]) -> None:
         "11.4",
         "s",
     ] in rows
-
-
-def test_a_comparison_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    ShownComparison(compare(large(), large())).tell()
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert ["1", "97.4", "97.4", "1.00x", "0.98", "-", "1.02", "1.93x", "1.93x"] in [
-        line.split() for line in lines
-    ]
 
 
 def test_an_unknown_figure_is_shown_as_a_dash(capsys: pytest.CaptureFixture[str]) -> None:

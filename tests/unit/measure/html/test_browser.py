@@ -9,10 +9,10 @@ import pytest
 
 from tests.fakes.bench_result import result
 from tests.support.chromium import PATH, Seen, Tab, look
-from trtspec.measure.bench.compare import compare
-from trtspec.measure.html.comparison import comparison_page
+from tests.unit.measure.prove.test_proof import PROOF
 from trtspec.measure.html.document import as_html
 from trtspec.measure.html.page import page
+from trtspec.measure.prove.report import proof_page
 
 pytestmark = pytest.mark.skipif(PATH is None, reason="needs Chromium")
 
@@ -56,12 +56,10 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs, of which one has names that no line can hold."""
-    other = result({1: 2.4, 16: 1.0})
-    long = "x" * 120
-    other = replace(other, model=replace(other.model, recipe=long, target=long))
+    """A proof of two servers, of which one has a name that no line can hold."""
+    proof = replace(PROOF, old="x" * 120)
     path = tmp_path_factory.mktemp("compared") / "report.html"
-    path.write_text(as_html(comparison_page(compare(result(), other))), encoding="utf-8")
+    path.write_text(as_html(proof_page(proof)), encoding="utf-8")
     return path
 
 
