@@ -106,6 +106,9 @@ class TestProofs:
         (tmp_path / name).write_text(template(name))
         TestSchemas().check(schema, tmp_path / name)
 
+    def test_the_action_of_this_repository_is_what_init_writes(self) -> None:
+        assert (ROOT / ".github/actions/prove/action.yml").read_text() == template("action.yml")
+
     def test_nothing_from_outside_is_in_a_script_and_actions_are_commits(self) -> None:
         action = YAML(typ="safe").load(template("action.yml"))
         workflow = YAML(typ="safe").load(template("prove-github.yml"))
