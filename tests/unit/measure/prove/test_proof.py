@@ -119,6 +119,7 @@ def test_a_million_tokens_cost_what_the_hour_costs() -> None:
     level = proof.bench.levels[0]
     assert level.arms.plain
     old, new = proof.cost(level)
+    assert old is not None
     assert old == pytest.approx(3.6 / (level.arms.plain.tokens_per_second.value * 3600) * 1e6)
     assert new == pytest.approx(old * 2 / (level.speedup.value if level.speedup else 0), rel=0.01)
     assert "$/M tokens" in as_markdown(proof)
