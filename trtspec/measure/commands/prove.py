@@ -16,9 +16,8 @@ from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import MeasureError
 from trtspec.base.extras import require
 from trtspec.base.own_prompts import OWN
-from trtspec.cli.terminal.options import JsonOption, PythonOption
+from trtspec.cli.terminal.options import JsonOption, PythonOption, read_key, typed
 from trtspec.cli.terminal.output import INTERRUPTED, out
-from trtspec.cli.terminal.options import read_key, typed
 from trtspec.cli.terminal.signals import ended_by_sigterm
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.commands.bench import loads_of
