@@ -15,7 +15,9 @@ from tests.fakes.mtp import make_mtp
 from tests.servers.judges import ROOT, ask
 from tests.unit.pipeline.inspection.test_heads import TARGET
 from trtspec.backends.launch import ServerLaunch
+from trtspec.client.finding import FoundServer
 from trtspec.client.http import Streams
+from trtspec.client.openai import OpenAiEndpoint
 from trtspec.measure.verify.opening import OpenAiSide
 from trtspec.measure.verify.sides import VerifyRequest
 
@@ -231,7 +233,9 @@ def test_the_longest_text_is_vllms_own(
 
 def test_sglang_tells_token_ids() -> None:
     """As `trtspec verify` asks it: of a greedy text, and of a margin by a bias."""
-    subject = OpenAiSide("http://host/v1", "tiny", cast(Streams, None), (0,), owner="sglang")
+    streams = cast(Streams, None)
+    endpoint = OpenAiEndpoint("http://host/v1", "tiny", streams, chat=False, owner="sglang")
+    subject = OpenAiSide(FoundServer(endpoint, None, "sglang"), streams, (0,))
     bodies = [
         subject._body(VerifyRequest("def", 8, None)),
         subject._body(VerifyRequest((1, 2), 1, None, bias={7: 0.5}, ignores_end=True)),

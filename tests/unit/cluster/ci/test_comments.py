@@ -100,8 +100,8 @@ def job(request: pytest.FixtureRequest, api: Api, tmp_path: Path, monkeypatch: p
             "PROVE_TOKEN": "secret",
         },
     }[request.param]
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
     monkeypatch.chdir(tmp_path)
     name: str = request.param
     return name

@@ -16,14 +16,12 @@ import pytest
 from aiohttp import web
 from pyarrow.parquet import read_table
 
-from tests.fakes.bench_result import result
 from trtspec.measure.bench import session
-from trtspec.measure.bench.compare import compare
+from trtspec.measure.bench.compare import merged
 from trtspec.measure.bench.plan import BenchPlan
-from trtspec.measure.bench.result import Arms, BenchResult, Inside, LoadResult, OfferedLoad, Targets, read
-from trtspec.measure.bench.sample import ArmName, Block, RequestSample
+from trtspec.measure.bench.result import Arms, BenchResult, OfferedLoad, read
+from trtspec.measure.bench.sample import ArmName, RequestSample
 from trtspec.measure.bench.session import BenchTargets, run
-from trtspec.measure.bench.summary import figures
 from trtspec.measure.bench.traffic import OwnTraffic
 from trtspec.measure.workloads.recorded import read_recorded
 from trtspec.measure.workloads.workload import Prompt, Workload
@@ -234,32 +232,13 @@ def test_a_run_without_answers_leaves_none_of_an_earlier_run(
     assert {file.name for file in files} == names == {file.name for file in tmp_path.iterdir()}
 
 
-def test_runs_at_a_rate_are_compared_by_the_times_of_their_requests() -> None:
-    """The second takes half the time; neither has a plain arm. Older results have the times in pairs."""
-    load, loads = OfferedLoad("rate", 2.0), []
-    for seconds in (2.0, 1.0):
-        block = Block((RequestSample("p", "c", 0, 0.0, 0.0, seconds, (seconds,), 7, 5),), seconds, seconds)
-        loads.append(LoadResult(load, Arms(figures([block] * 2, Targets(), 0.95, Inside()))))
-    older = [
-        replace(one, arms=Arms(replace(one.arms.speculative, block_times=())), pairs=((seconds, 3.0),) * 2)
-        for one, seconds in zip(loads, (2.0, 1.0), strict=True)
-    ]
-    for levels in (loads, older):
-        first, second = (replace(result(), levels=(level,)) for level in levels)
-        ratio = compare(first, second).rows[0].ratio
-        assert ratio is not None
-        assert ratio.value == pytest.approx(2)
-
-
-def test_two_runs_are_compared(server: tuple[Server, str], tmp_path: Path) -> None:
+def test_two_runs_become_one_of_the_loads_that_both_have(server: tuple[Server, str], tmp_path: Path) -> None:
     _, url = server
     (first, _), _ = bench(url, tmp_path / "a", as_csv=True)
-    longer = replace(PLAN, max_tokens=256, loads=(*PLAN.loads, OfferedLoad("streams", 4)))
+    longer = replace(PLAN, loads=(*PLAN.loads, OfferedLoad("streams", 4)))
     (second, _), _ = bench(url, tmp_path / "b", as_csv=True, plan=longer)
-    found = compare(first, second)
-    assert [row.load for row in found.rows] == [OfferedLoad("streams", 2)]
-    (row,) = found.rows
-    assert row.ratio is not None
-    assert row.ratio.low < row.ratio.value < row.ratio.high
-    assert "max_tokens: 128 and 256" in found.differences
-    assert "only one has 4 streams" in found.differences
+    (level,) = merged(first, second).levels
+    assert level.load == OfferedLoad("streams", 2)
+    assert level.arms == Arms(second.levels[0].arms.speculative, first.levels[0].arms.speculative)
+    assert level.speedup is not None
+    assert level.speedup.low < level.speedup.value < level.speedup.high
