@@ -26,7 +26,7 @@ from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.plan.outlook import PlanOutlook, look_ahead
 from trtspec.pipeline.plan.picture import draw
 from trtspec.pipeline.plan.schedule import check_form, forecast_schedule, write_schedule
-from trtspec.pipeline.plan.speed import ACCEPTANCES
+from trtspec.pipeline.plan.speed import ACCEPTANCES, source
 from trtspec.recipe.gpus import GPUS
 from trtspec.serving.executors.torch import host
 
@@ -419,7 +419,7 @@ def _print_speed(speed: Speed, gpu: str, places: int) -> None:
     out.table(rows, header=("streams", "tokens/s", *(f"at {value}" for value in ACCEPTANCES), "from"))
     for line in _speed_notes(speed, places):
         out.result(line)
-    out.result(GPUS[gpu].source)
+    out.result(source(GPUS[gpu]))
 
 
 def _gain(best: Best, possible: ForecastRange) -> str:

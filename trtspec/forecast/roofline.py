@@ -52,6 +52,9 @@ OF_AMPERE = HardwareShare(0.8, 0.8, 0.43, 65e-6, (1e-6, 44e-6), 30, (0.2, 0.2), 
 OF_ADA = HardwareShare(0.81, 0.57, 0.2, 1e-6, (15e-6, 1.0), 60, (0.13, 0.45), ("l40s",))
 """On PCIe, an exchange in two parts never pays. A layer of an L40S costs hardly more than its bytes."""
 
+SHARES = {100: OF_BLACKWELL, 90: OF_HOPPER, 89: OF_ADA, 86: OF_AMPERE, 80: OF_AMPERE}
+"""The shares by the compute capability times ten."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chip:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from trtspec.forecast.roofline import OF_ADA, OF_AMPERE, OF_BLACKWELL, OF_HOPPER, HardwareShare
-
 
 @dataclass(frozen=True, slots=True)
 class GpuProduct:
@@ -31,20 +29,6 @@ class GpuProduct:
     """TFLOPS with FP8."""
     link_gb_s: int
     """GB a second to other GPUs, both ways together: over NVLink, or PCIe where there is none."""
-    share: HardwareShare
-    """The shares of these rates that kernels reach."""
-
-    @property
-    def is_measured(self) -> bool:
-        """True if NVIDIA has measured kernels on this GPU, and not only on one with the same cores."""
-        return self.name in self.share.measured_on
-
-    @property
-    def source(self) -> str:
-        """The source of the rates and of their shares."""
-        measured = "it" if self.is_measured else " and ".join(self.share.measured_on)
-        sheet = f"rates: NVIDIA's data sheet of {self.label.removeprefix('NVIDIA ')}"
-        return f"{sheet}; shares: kernels that NVIDIA measured on {measured}"
 
     @property
     def fp8(self) -> bool:
@@ -58,19 +42,19 @@ HOPPER = 90
 GPUS = {
     gpu.name: gpu
     for gpu in (
-        GpuProduct("b200", "NVIDIA B200", 100, 179.1, 8000, 2250, 4500, 1800, OF_BLACKWELL),
-        GpuProduct("h200", "NVIDIA H200", 90, 140.4, 4800, 989.5, 1979, 900, OF_HOPPER),
-        GpuProduct("h100", "NVIDIA H100 80GB HBM3", 90, 79.6, 3350, 989.5, 1979, 900, OF_HOPPER),
-        GpuProduct("h100_nvl", "NVIDIA H100 NVL", 90, 93.6, 3900, 835.5, 1670.5, 600, OF_HOPPER),
-        GpuProduct("h100_pcie", "NVIDIA H100 PCIe", 90, 79.6, 2000, 756.5, 1513, 600, OF_HOPPER),
-        GpuProduct("h20", "NVIDIA H20", 90, 95.6, 4000, 148, 296, 900, OF_HOPPER),
-        GpuProduct("gh200", "NVIDIA GH200 480GB", 90, 95.6, 4000, 989.5, 1979, 900, OF_HOPPER),
-        GpuProduct("l40s", "NVIDIA L40S", 89, 45.0, 864, 362, 733, 64, OF_ADA),
-        GpuProduct("l4", "NVIDIA L4", 89, 22.5, 300, 121, 242.5, 64, OF_ADA),
-        GpuProduct("rtx4090", "NVIDIA GeForce RTX 4090", 89, 24.0, 1008, 165.2, 330.3, 64, OF_ADA),
-        GpuProduct("a10", "NVIDIA A10", 86, 22.5, 600, 125, None, 64, OF_AMPERE),
-        GpuProduct("a100", "NVIDIA A100-SXM4-80GB", 80, 80.0, 2039, 312, None, 600, OF_AMPERE),
-        GpuProduct("a100_40gb", "NVIDIA A100-SXM4-40GB", 80, 40.0, 1555, 312, None, 600, OF_AMPERE),
+        GpuProduct("b200", "NVIDIA B200", 100, 179.1, 8000, 2250, 4500, 1800),
+        GpuProduct("h200", "NVIDIA H200", 90, 140.4, 4800, 989.5, 1979, 900),
+        GpuProduct("h100", "NVIDIA H100 80GB HBM3", 90, 79.6, 3350, 989.5, 1979, 900),
+        GpuProduct("h100_nvl", "NVIDIA H100 NVL", 90, 93.6, 3900, 835.5, 1670.5, 600),
+        GpuProduct("h100_pcie", "NVIDIA H100 PCIe", 90, 79.6, 2000, 756.5, 1513, 600),
+        GpuProduct("h20", "NVIDIA H20", 90, 95.6, 4000, 148, 296, 900),
+        GpuProduct("gh200", "NVIDIA GH200 480GB", 90, 95.6, 4000, 989.5, 1979, 900),
+        GpuProduct("l40s", "NVIDIA L40S", 89, 45.0, 864, 362, 733, 64),
+        GpuProduct("l4", "NVIDIA L4", 89, 22.5, 300, 121, 242.5, 64),
+        GpuProduct("rtx4090", "NVIDIA GeForce RTX 4090", 89, 24.0, 1008, 165.2, 330.3, 64),
+        GpuProduct("a10", "NVIDIA A10", 86, 22.5, 600, 125, None, 64),
+        GpuProduct("a100", "NVIDIA A100-SXM4-80GB", 80, 80.0, 2039, 312, None, 600),
+        GpuProduct("a100_40gb", "NVIDIA A100-SXM4-40GB", 80, 40.0, 1555, 312, None, 600),
     )
 }
 

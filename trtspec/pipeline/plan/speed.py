@@ -17,7 +17,7 @@ from trtspec.checkpoint.convert import rank_sizes
 from trtspec.checkpoint.convert_options import ConvertOptions
 from trtspec.checkpoint.tensors import DTYPES, FP8
 from trtspec.forecast.outlook import Best, ForecastPair, ForecastRange, best, break_even, gain_range
-from trtspec.forecast.roofline import BatchLoad, Chip, Network, StepTime, step
+from trtspec.forecast.roofline import SHARES, BatchLoad, Chip, Network, StepTime, step
 from trtspec.models.families import FAMILIES, family_of
 from trtspec.models.source import ITEM_SIZE, Source
 from trtspec.pipeline.plan.memory import Budget, kv_of_layer
@@ -132,15 +132,23 @@ def _rows(pair: ForecastPair, context: int, budget: Budget, streams: Sequence[in
 
 def chip(gpu: gpus.GpuProduct) -> Chip:
     """Returns the peak rates of a GPU; a link carries half of its bytes each way."""
-    flops_16 = gpu.tflops_16 * 1e12
+    flops_16, share = gpu.tflops_16 * 1e12, SHARES[gpu.sm]
     return Chip(
         gpu.bandwidth_gb_s * 1e9,
         gpu.link_gb_s * 1e9 / 2,
         flops_16,
         gpu.tflops_8 * 1e12 if gpu.tflops_8 else flops_16,
-        gpu.share,
-        is_measured=gpu.is_measured,
+        share,
+        is_measured=gpu.name in share.measured_on,
     )
+
+
+def source(gpu: gpus.GpuProduct) -> str:
+    """Returns the source of each of a GPU's constants."""
+    kin = SHARES[gpu.sm].measured_on
+    measured = "it" if gpu.name in kin else " and ".join(kin)
+    sheet = f"rates: NVIDIA's data sheet of {gpu.label.removeprefix('NVIDIA ')}"
+    return f"{sheet}; shares: kernels that NVIDIA measured on {measured}"
 
 
 def network(engine: EnginePlan) -> Network:

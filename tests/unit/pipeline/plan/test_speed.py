@@ -17,7 +17,7 @@ from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.facts import ModelFacts
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
-from trtspec.pipeline.plan.speed import network, unforeseeable
+from trtspec.pipeline.plan.speed import chip, network, source, unforeseeable
 from trtspec.recipe.gpus import GPUS
 
 RECIPES = Path(__file__).parents[4] / "recipes"
@@ -95,3 +95,13 @@ def test_a_draft_on_the_processor_has_no_speed_forecast(hub_cache: Path, tmp_pat
     reason = unforeseeable(resolved(on_cpu))
     assert reason is not None
     assert "a draft on the CPU" in reason
+
+
+def test_each_gpu_says_where_its_constants_are_from() -> None:
+    assert (
+        source(GPUS["h200"])
+        == "rates: NVIDIA's data sheet of H200; shares: kernels that NVIDIA measured on it"
+    )
+    assert source(GPUS["gh200"]).endswith("measured on h100 and h200")
+    assert chip(GPUS["gh200"]).error(1) == 2 * chip(GPUS["h200"]).error(1)
+    assert all(source(gpu) for gpu in GPUS.values())
