@@ -129,7 +129,8 @@ def _cell(
     found.sort(key=lambda one: -one[0].level)
     groups = [(", ".join(one for _, one in of), proof) for proof, of in groupby(found, lambda one: one[0])]
     if len(groups) == 1:
-        return groups[0][1].words
+        words: str = groups[0][1].words
+        return words
     *before, (last, weakest) = groups
     last = "others" if ", " in last else last
     return "; ".join(f"{of}: {proof.words}" for of, proof in (*before, (last, weakest)))

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from trtspec.serving.stop import StopMatcher
 
 from tests.fakes.around import Around
 from trtspec.serving.executor import Executor, FinishReason, Listener, Request, Response, SamplingConfig
 from trtspec.serving.executors.torch.kernels.kernel import KernelView
 from trtspec.serving.executors.torch.spans import Span
 from trtspec.serving.rounds import Rounds
+from trtspec.serving.state import StopMatcher
 from trtspec.serving.text import common_prefix
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.serving.triton.engines import EnginePair

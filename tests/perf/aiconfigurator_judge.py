@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
+from typing import Any
 
 from aiconfigurator.cli import api
 from aiconfigurator_core.sdk import perf_database
@@ -22,9 +23,9 @@ for name in ("get_supported_databases", "get_latest_database_version"):
 _SYSTEMS = {"h100": "h100_sxm", "h200": "h200_sxm"}
 
 
-def milliseconds(point: dict) -> float | None:
+def milliseconds(point: dict[str, Any]) -> float | None:
     try:
-        return api.cli_estimate(
+        found: float = api.cli_estimate(
             point["folder"],
             _SYSTEMS[point["gpu"]],
             mode="static_gen",
@@ -41,6 +42,7 @@ def milliseconds(point: dict) -> float | None:
     except Exception as error:
         print(f"{point}: {error!r:.200}", file=sys.stderr)
         return None
+    return found
 
 
 if __name__ == "__main__":

@@ -63,6 +63,7 @@ def run(*words: str) -> str:
 def shown(page: str, language: str, url: str) -> str:
     """Returns the one block of a guide in this language, with the address of this server."""
     text = (GUIDES / page).read_text(encoding="utf-8")
+    found: str
     (found,) = re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert ADDRESS in found
     return found.replace(ADDRESS, url)

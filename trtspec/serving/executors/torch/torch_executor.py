@@ -137,7 +137,7 @@ class TorchExecutor:
             return request_id
         self._listeners[request_id] = listener
         if request.scores_prompt and self._home is not None:
-            self._score(self._home, Sequence(request_id, request, valid, 0))
+            self._score(self._home, EngineSequence(request_id, request, valid, 0))
         elif request.guide is None or self._guides is None:
             self._take(request_id, request, valid)
         elif (grammar := self._guides.find(request.guide)) is not None:
