@@ -29,11 +29,11 @@ ON_CPU = RECIPE.replace("dtype: float16, build: {gemm_plugin: float16}", "device
 @pytest.mark.parametrize(
     ("recipe", "command"),
     [
-        (RECIPE, "plan"),
+        (RECIPE, "plan -v"),
         (RECIPE, "plan --commands"),
         (RECIPE, "build --dry-run"),
         (RECIPE, "build --dry-run --json"),
-        (ON_CPU, "plan"),
+        (ON_CPU, "plan -v"),
     ],
 )
 def test_plan_and_build_print_the_golden_command_lines(
@@ -57,7 +57,7 @@ def test_plan_and_build_print_the_golden_command_lines(
         r'"digest": "[0-9a-f]{64}"', '"digest": "..."', result.stdout
     )  # of trtspec's own code too
 
-    name = command.replace(" --", "_") + ("_cpu-draft" if recipe is ON_CPU else "")
+    name = command.replace(" --", "_").replace(" -v", "") + ("_cpu-draft" if recipe is ON_CPU else "")
     golden = Path(__file__).with_name("commands") / f"{name}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         golden.parent.mkdir(exist_ok=True)
