@@ -11,8 +11,8 @@ import json
 import sys
 from typing import Any
 
-from aiconfigurator.cli import api
-from aiconfigurator_core.sdk import perf_database
+from aiconfigurator.cli import api  # type: ignore[import-not-found]
+from aiconfigurator_core.sdk import perf_database  # type: ignore[import-not-found]
 
 # They would read every table's YAML for each point.
 for name in ("get_supported_databases", "get_latest_database_version"):
@@ -25,7 +25,7 @@ _SYSTEMS = {"h100": "h100_sxm", "h200": "h200_sxm"}
 
 def milliseconds(point: dict[str, Any]) -> float | None:
     try:
-        found: float = api.cli_estimate(
+        found = api.cli_estimate(
             point["folder"],
             _SYSTEMS[point["gpu"]],
             mode="static_gen",
@@ -38,11 +38,11 @@ def milliseconds(point: dict[str, Any]) -> float | None:
             kvcache_quant_mode="fp8",
             fmha_quant_mode="fp8",
             database_mode="SILICON",
-        ).tpot
+        )
+        return float(found.tpot)
     except Exception as error:
         print(f"{point}: {error!r:.200}", file=sys.stderr)
         return None
-    return found
 
 
 if __name__ == "__main__":

@@ -68,10 +68,10 @@ def stored() -> list[Point]:
     """Returns the points of the file for TensorRT-LLM."""
     with FILE.open() as lines:
         rows = [list(row.values()) for row in csv.DictReader(lines)]
-    points = (
-        Point(NAMES[model], gpu, int(tensor), int(sequences), int(context), int(per), float(ms), engine)
-        for model, gpu, tensor, sequences, context, per, ms, engine in rows
-    )
+    points = [
+        Point(NAMES[model], gpu, int(ranks), int(sequences), int(context), int(each), float(ms), engine)
+        for model, gpu, ranks, sequences, context, each, ms, engine in rows
+    ]
     return [point for point in points if point.engine == "trtllm"]
 
 

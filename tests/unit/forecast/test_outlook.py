@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.forecast.test_roofline import CHIP, TARGET
-from trtspec.forecast.outlook import Best, ForecastPair, best, break_even
+from trtspec.forecast.outlook import Best, ForecastPair, best, break_even, gain_range, within
 from trtspec.forecast.roofline import BatchLoad
 from trtspec.forecast.speedup import speedup
 
@@ -44,3 +44,17 @@ def test_the_forecast_charges_no_draft_time_without_a_draft_model() -> None:
     assert free.costs(ALONE, 3).draft == 0
     assert best(free, ALONE, 0.5).speedup > best(PAIR, ALONE, 0.5).speedup
     assert free.plain_tokens_per_second(ALONE) == pytest.approx(PAIR.plain_tokens_per_second(ALONE))
+
+
+def test_a_gain_near_one_is_to_be_measured() -> None:
+    assert [within(gain, 0.1).verdict for gain in (0.8, 0.95, 1.05, 1.2)] == [
+        "no",
+        "measure",
+        "measure",
+        "yes",
+    ]
+    assert within(1.4, 0.09).low == pytest.approx(1.4 / 1.09)
+    even = break_even(PAIR, ALONE)
+    assert even is not None
+    assert gain_range(PAIR, ALONE, even).verdict == "measure"
+    assert gain_range(PAIR, BUSY, 0.1).verdict == "no"
