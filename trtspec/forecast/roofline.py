@@ -46,7 +46,7 @@ class HardwareShare:
     """The GPUs whose kernels NVIDIA measured. Others with the same cores have the same shares."""
 
 
-OF_HOPPER = HardwareShare(0.83, 0.73, 0.6, 39e-6, (2e-6, 22e-6), 53, (0.09, 0.09), ("h100", "h200"))
+OF_HOPPER = HardwareShare(0.83, 0.73, 0.6, 39e-6, (2e-6, 22e-6), 53, (0.12, 0.09), ("h100", "h200"))
 OF_BLACKWELL = HardwareShare(0.8, 0.69, 0.73, 41e-6, (3.5e-6, 34e-6), 73, (0.14, 0.14), ("b200",))
 OF_AMPERE = HardwareShare(0.8, 0.8, 0.43, 65e-6, (1e-6, 44e-6), 30, (0.2, 0.2), ("a100",))
 OF_ADA = HardwareShare(0.81, 0.57, 0.2, 1e-6, (15e-6, 1.0), 60, (0.13, 0.45), ("l40s",))

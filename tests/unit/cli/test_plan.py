@@ -35,7 +35,7 @@ def test_the_forecast_of_a_pair(hub_cache: Path) -> None:
     for one in alone["best"]:
         length, acceptance = one["num_draft_tokens"], one["acceptance"]
         assert one["speedup"] == pytest.approx(speedup([acceptance] * length, costs), rel=0.03)
-        assert one["speedup_range"] == pytest.approx([one["speedup"] / 1.09, one["speedup"] * 1.09])
+        assert one["speedup_range"] == pytest.approx([one["speedup"] / 1.12, one["speedup"] * 1.12])
     verdicts = {one["verdict"]: one["speedup_range"] for row in found["streams"] for one in row["best"]}
     assert "yes" in verdicts
     assert all(low <= 1 <= high for verdict, (low, high) in verdicts.items() if verdict == "measure")
