@@ -16,9 +16,8 @@ HOUSE = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_is_its_module_with_its_defaults(name: str) -> None:
+def test_a_method_needs_no_option_but_its_name(name: str) -> None:
     assert METHODS[name](kind=name).kind == name
-    assert METHODS[name].__module__ == f"trtspec.methods.{name}"
 
 
 def test_a_draft_in_an_engine_is_of_a_method_that_the_backend_runs() -> None:
