@@ -47,7 +47,7 @@ def _trtspec(
             count=True,
             metavar="",
             show_default=False,
-            help="Show all of it, with logs and traces; -vv shows more logs.",
+            help="Show all of it, with logs and traces; -vv for more.",
         ),
     ] = 0,
 ) -> None:

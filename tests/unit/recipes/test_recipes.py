@@ -92,7 +92,8 @@ def test_a_laptop_plans_it_and_says_what_stands_in_the_recipe(path: Path, laptop
     assert re.match(r"expected of one stream: \d+ tokens/s without drafts, \d+ to \d+ with them", expected)
     assert words.startswith("worth a measurement: gains for one stream from acceptance ")
     unread = "is not complete on this machine, and the Hub cannot be reached"
-    assert reckoned == f"{' and '.join(models)} are computed from published sizes, since each {unread}"
+    are, each = ("are", "each") if len(models) > 1 else ("is", "it")
+    assert reckoned == f"{' and '.join(models)} {are} computed from published sizes, since {each} {unread}"
     assert following == f"next: trtspec build {path} --container"
     start = next(number for number, line in enumerate(lines) if line.startswith("memory "))
     table = "".join(f"#   {line}\n" for line in lines[start : lines.index("", start)])

@@ -28,7 +28,7 @@ def plan(
             f"speculation: {{method: {method}}}\n"
             "engine: {max_batch_size: 4, max_seq_len: 100}\nhardware: {gpu: none}\n"
         )
-        return CliRunner().invoke(app, ["plan", str(recipe), *flags]).output
+        return CliRunner().invoke(app, ["plan", "-v", str(recipe), *flags]).output
 
     return run
 

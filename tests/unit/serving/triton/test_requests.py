@@ -80,6 +80,7 @@ def test_every_input_reaches_its_place() -> None:
             num_return_sequences=3,
             return_log_probs=True,
             top_log_probs=4,
+            prompt_log_probs=2,
             return_perf_metrics=True,
             return_num_input_tokens=True,
             return_num_output_tokens=True,
@@ -94,7 +95,7 @@ def test_every_input_reaches_its_place() -> None:
     sampling = SamplingConfig(0.25, 3, 0.5, 2**64 - 1, 1.5, -1.0, 2.0, 4, 0.125)
     bias = (("x", 0.5), ("y", -2.0), (70000, 1.0))
     expected = CompletionRequest(
-        "a", None, 7, 0, ("x", "é"), sampling, -1, False, None, bias, ("z",), True, 4, 3
+        "a", None, 7, 0, ("x", "é"), sampling, -1, False, None, bias, ("z",), True, 4, 2, 3
     )
     ends: dict[str, Any] = {"stop_token_ids": (5, 6), "include_stop": True, "skip_special_tokens": False}
     assert completion == replace(expected, **ends)
