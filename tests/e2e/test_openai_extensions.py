@@ -95,7 +95,6 @@ def test_version_and_ping(server: Deploy) -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ({"prompt_logprobs": 1}, "not of prompts"),
         ({"guided_regex": "a", "guided_choice": ["b"]}, "only one of them"),
         ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "only one of them"),
         ({"structured_outputs": {}}, "structured_outputs"),
