@@ -11,8 +11,8 @@ import json
 import sys
 from typing import Any
 
-from aiconfigurator.cli import api  # type: ignore[import-not-found]
-from aiconfigurator_core.sdk import perf_database  # type: ignore[import-not-found]
+from aiconfigurator.cli import api
+from aiconfigurator_core.sdk import perf_database
 
 # They would read every table's YAML for each point.
 for name in ("get_supported_databases", "get_latest_database_version"):
