@@ -115,7 +115,7 @@ def test_no_extra_brings_more_than_ten_packages() -> None:
 def test_the_extras_are_those_of_the_package() -> None:
     wanted = requires("trtspec") or []
     for package, extra in EXTRAS.items():
-        line = re.compile(rf"{DISTRIBUTIONS.get(package, package)}\b[^;]*;.*extra == .{extra}\b")
+        line = re.compile(rf"{DISTRIBUTIONS.get(package, package)}\b[^;]*;.*extra == .{extra}\b", re.I)
         assert any(line.match(one) for one in wanted), package
 
 
