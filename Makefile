@@ -41,7 +41,7 @@ $(BIN)/python:
 demo: .venv/.demo ## Build the tiny pair, serve it under Triton, stream one completion, stop
 	$(BIN)/trtspec demo
 
-test: .venv/.dev ## The test suite; no GPU, about 11 minutes on 2 cores
+test: .venv/.dev ## The test suite; no GPU, about half an hour on 2 cores
 	$(BIN)/python -m pytest -n $(PROCESSES)
 
 test-sweep: .venv/.dev ## Every case of what the suite tries in a few, and what is long and rarely breaks
