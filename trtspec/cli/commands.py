@@ -117,11 +117,11 @@ class Command(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Returns the parts of the usage as manual pages write them: RECIPE, [RECIPE], RECIPE..."""
-        twice = {"{": "", "}": "", "[[": "[", "]]": "]", "......": "..."}
+        marks = {"{": "", "}": "", "[[": "[", "]]": "]", "......": "..."}
         pieces: list[str] = super().collect_usage_pieces(ctx)
-        for mark, plain in twice.items():
-            pieces = [piece.replace(mark, plain).upper() for piece in pieces]
-        return pieces
+        for mark, plain in marks.items():
+            pieces = [piece.replace(mark, plain) for piece in pieces]
+        return [piece.upper() for piece in pieces]
 
     def invoke(self, ctx: Any) -> Any:
         try:

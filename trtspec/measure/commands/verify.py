@@ -208,7 +208,7 @@ def _check_build(options: VerifyCommandOptions, built: BuiltTarget) -> None:
     if built.launch and options.num_draft_tokens:
         problem = f"{built.launch.backend} takes K at its start only: speculation.num_draft_tokens"
         raise typer.BadParameter(problem, param_hint="--num-draft-tokens")
-    if built.drafts_inside and options.url is None:
+    if built.has_engine_draft and options.url is None:
         problem = "drafts inside its engine, which cannot decode plainly on request and does not sample"
         repair = "name its server and one of the target alone: --url URL --baseline URL --draws 0"
         raise UnavailableError(built.build.folder, problem, repair)

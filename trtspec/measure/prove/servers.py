@@ -77,7 +77,7 @@ def _built(
     asked = stack.enter_context(for_measurement(target.build, python=python, plain=plain))
     start = start_of(place_of(target.build, asked), prefers_openai=True)
     tokenizer = target.build.folder / "tokenizer"
-    decodes_plainly = not (target.launch or target.drafts_inside)
+    decodes_plainly = not (target.launch or target.has_engine_draft)
     return ProvedServer(start.name, start.address, start, tokenizer, target.numbers, decodes_plainly)
 
 

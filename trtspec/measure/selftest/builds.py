@@ -47,7 +47,7 @@ class TrialBuild:
     """Writes the models that are not there."""
 
     @property
-    def drafts_inside(self) -> bool:
+    def has_engine_draft(self) -> bool:
         """True if the target's engine drafts by itself."""
         return "method" in self.values["speculation"]
 

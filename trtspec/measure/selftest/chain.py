@@ -272,7 +272,7 @@ class SelfTest:
 
     def _verified(self, build: TrialBuild, folder: Path, url: str, model: str) -> Outcome:
         start, vocabulary = time.monotonic(), Vocabulary.load(folder / "tokenizer")
-        if build.drafts_inside:
+        if build.has_engine_draft:
             return _outcome(build, "lossless", Ruling.NOT_TRIED, "it needs a second server without drafts")
         draws = 0 if build.is_random else 40  # Of a random model every token is about as rare.
         settings = VerificationSettings((None, 1, 8), max_tokens=24, dtype=build.numbers, draws=draws)

@@ -583,7 +583,7 @@ class BuiltTarget:
     build: DeployedBuild
     launch: ServerLaunch | None = None
     """The start of another vendor's server; None for a build with engines."""
-    drafts_inside: bool = False
+    has_engine_draft: bool = False
     """True if the engine itself drafts."""
 
 
@@ -607,5 +607,5 @@ def built_target(recipe: Path, output: str | None) -> BuiltTarget:
         "fp8" if engine.quant_algo else engine.dtype,
         None if engine.has_engine_draft else engine.max_draft_len,
         build,
-        drafts_inside=engine.has_engine_draft,
+        has_engine_draft=engine.has_engine_draft,
     )
