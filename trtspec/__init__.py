@@ -19,7 +19,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trtspec.backends.recipes import load as load_recipe
+    from trtspec.backends.table import load as load_recipe
     from trtspec.client.client import Client
     from trtspec.deployment.deploy import deploy
     from trtspec.pipeline.build.build import build
@@ -35,7 +35,7 @@ _PLACES = {
     "Store": "pipeline.store.store:Store",
     "build": "pipeline.build.build:build",
     "deploy": "deployment.deploy:deploy",
-    "load_recipe": "backends.recipes:load",
+    "load_recipe": "backends.table:load",
     "plan": "pipeline.build.plan:make_plan",
 }
 """The module and the name, within `trtspec`, of each name of the API."""

@@ -21,9 +21,9 @@ from tests.fakes.trimming import Keep, Trimming, keep_all
 from trtspec.serving.completion import CompletionRequest
 from trtspec.serving.executor import Executor, Limits, Request, Response
 from trtspec.serving.executors.bls_executor import BlsExecutor
-from trtspec.serving.executors.limits import TORCH_VERSION, read_limits
 from trtspec.serving.executors.tensorrt_llm.trtllm_executor import KvBudget, TrtLlmExecutor, read_engine
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
+from trtspec.serving.executors.validation import TORCH_VERSION, read_limits
 
 LIMITS = {"max_batch_size": 4, "max_seq_len": 128, "max_draft_len": 6}
 VOCAB_SIZE = 96

@@ -39,6 +39,12 @@ PROMPTS = ([8, 4, 2, 7, 3], [1], [20, 3, 3, 9], [8, 4, 2, 7, 21], [17, 5, 8, 13,
 Use = Callable[[EnginePair], Coroutine[Any, Any, Any]]
 
 
+def often(*methods: str) -> pytest.MarkDecorator:
+    """With these methods, and under `make test-sweep` with the others; each has a test of two kinds."""
+    marks = {method: () if method in methods else pytest.mark.sweep for method in METHODS}
+    return pytest.mark.parametrize("method", [pytest.param(name, marks=marks[name]) for name in METHODS])
+
+
 class Build:
     """The folders of a target and of a draft of each method."""
 
@@ -140,7 +146,7 @@ def test_drafts_from_inside_the_target_leave_its_greedy_text_unchanged(
     assert accepted > drafted / 5 if method in ("eagle3", "layers") else drafted > accepted
 
 
-@pytest.mark.parametrize("method", METHODS)
+@often("eagle3", "medusa")
 def test_drafts_from_inside_the_target_leave_a_seeded_text_unchanged(build: Build, method: str) -> None:
     async def complete(pair: EnginePair) -> list[list[int]]:
         coordinator = pair.coordinator()
@@ -153,7 +159,7 @@ def test_drafts_from_inside_the_target_leave_a_seeded_text_unchanged(build: Buil
     assert alone != build.says(tuple(PROMPTS[0]))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@often("eagle3", "layers")
 def test_a_cache_that_is_too_small(build: Build, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds one text and a bit: slots are dropped under the drafts' eyes."""
     monkeypatch.setattr(torch_pair, "kv_tokens_of", lambda configs, device: 150)
@@ -185,7 +191,7 @@ def before_each_step(patch: pytest.MonkeyPatch, pair: EnginePair, work: Callable
     patch.setattr(draft._runner._model, "forward", step)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@often("eagle", "layers")
 def test_who_leaves_in_the_middle_of_a_draft(
     build: Build, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,7 +219,7 @@ def test_who_leaves_in_the_middle_of_a_draft(
     assert build.run(method, leave) == build.says(tuple(PROMPTS[0]))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@often("eagle", "medusa")
 def test_a_draft_that_fails_now_and_then(build: Build, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind what it has written into the target's slots."""
     dice = random.Random(3)

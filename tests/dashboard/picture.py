@@ -157,7 +157,11 @@ async def ask(endpoint: Endpoint, texts: Texts, phase: Phase, until: float, chan
 
 
 def answered(prometheus: Prometheus, began: float, ended: float) -> Iterator[dict[str, Any]]:
-    """The panels of the dashboard, each with the series that Prometheus has for its queries."""
+    """The panels of the dashboard, each with the series that Prometheus has for its queries.
+
+    A panel without any, as of GPUs that this machine lacks, leaves its place to the next one of its row.
+    """
+    room = 0
     variables = {"$model": ".*", "$instance": ".*", "$__rate_interval": RATE}
     times = [began + number * STEP_S for number in range(int((ended - began) / STEP_S))]
     for panel in json.loads(shipped("dashboard.json"))["panels"]:
@@ -173,7 +177,13 @@ def answered(prometheus: Prometheus, began: float, ended: float) -> Iterator[dic
                 for label, value in found["metric"].items():
                     name = name.replace(f"{{{{{label}}}}}", value)
                 series.append({"name": name, "values": [values.get(at) for at in range(len(times))]})
-        yield {**panel, "series": series, "times": [round(at * 1000) for at in times]}
+        place = panel["gridPos"]
+        if panel.get("targets") and not series:
+            room = place["w"]
+            continue
+        place = {**place, "x": place["x"] - room, "w": place["w"] + room}
+        room = 0
+        yield {**panel, "gridPos": place, "series": series, "times": [round(at * 1000) for at in times]}
 
 
 def number(text: str) -> float | None:

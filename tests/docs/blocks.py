@@ -47,8 +47,8 @@ class Block:
 
 
 def is_printed(line: str, said: str) -> bool:
-    """Says whether a line of a page is among the lines that were printed."""
-    pattern = ".*".join(map(re.escape, line.split("…")))
+    """Says whether a line of a page was printed; columns of tables may be of any width."""
+    pattern = ".*".join(re.sub(r"(\\ )+", " +", re.escape(part)) for part in line.split("…"))
     return re.search(f"^{pattern}$", said, re.MULTILINE) is not None
 
 

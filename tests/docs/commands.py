@@ -13,7 +13,8 @@ ABOUT = """\
 # Commands
 
 Each command of the command line (CLI) with its arguments, options and their [defaults; ranges], as `trtspec
-COMMAND --help` prints them. [Conventions](conventions.md) has exit statuses and environment variables.
+COMMAND --help` prints them, with examples. [Conventions](conventions.md) has exit statuses and environment
+variables.
 """
 SEVERAL = "Options of several commands"
 _MANY = 2
@@ -53,9 +54,7 @@ def _section(name: str, command: Any, shared: dict[str, str]) -> str:
     if own := [row for option, row in rows.items() if shared.get(option) != row]:
         lines += [*own, ""]
     if others := [f"`{option}`" for option, row in rows.items() if shared.get(option) == row]:
-        lines += [f"[As elsewhere](#{SEVERAL.lower().replace(' ', '-')}): {', '.join(others)}", ""]
-    if examples := [line.strip() for line in (command.epilog or "").splitlines() if "trtspec" in line]:
-        lines += ["```sh", *examples, "```", ""]
+        lines += [f"[Also](#{SEVERAL.lower().replace(' ', '-')}): {', '.join(others)}", ""]
     return "\n".join(lines)
 
 
@@ -71,7 +70,9 @@ def _rows(name: str, command: Any) -> dict[str, str]:
         if found := _NOTES.match(about):
             about, notes = found["about"], found["notes"].replace("required", "").replace("default: ", "")
         noted = f" [{notes}]" if notes else ""
-        rows[record[0].split()[0]] = f"- `{record[0]}`: {_escaped(' '.join(about.split()))}{noted}"
+        # A default or a bound says as much as the name of a plain type.
+        name = re.sub(r" <(str|path|int|float)>", "", record[0])
+        rows[record[0].split()[0]] = f"- `{name}`: {_escaped(' '.join(about.split()))}{noted}"
     return rows
 
 

@@ -21,13 +21,13 @@ NEWER = Path(__file__).with_name("newer_methods.md")
 REASONS = """\
 ## Why not
 
-Each number in the table has its reason here, with the place in the engine's source that shows it.
+Each number in the table has its reason here. The refusal of `trtspec check` has the place in the source.
 """
 
 
 def page() -> str:
     """Returns the page as Markdown, each reason once."""
-    notes: dict[tuple[str, str], int] = {}
+    notes: dict[str, int] = {}
     head = f"| method | {' | '.join(f'`{name}`' for name in NAMES)} |"
     lines = [ABOUT, head, "|---" * (len(NAMES) + 1) + "|"]
     for method in METHODS:
@@ -37,8 +37,8 @@ def page() -> str:
             if cell is None:
                 shown.append("yes")
                 continue
-            number = notes.setdefault((cell.reason, cell.source), len(notes) + 1)
+            number = notes.setdefault(cell.reason, len(notes) + 1)
             shown.append(f"{', '.join(cell.releases) or 'no'} ({number})")
         lines.append(f"| `{method}` | {' | '.join(shown)} |")
-    reasons = [f"{number}. {reason} ({source})" for (reason, source), number in notes.items()]
+    reasons = [f"{number}. {reason}" for reason, number in notes.items()]
     return "\n".join([*lines, "", REASONS, *reasons, "", NEWER.read_text().rstrip()])

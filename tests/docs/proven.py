@@ -37,11 +37,9 @@ A cell has the strongest proof of a method on an engine, for each release that h
 NVIDIA's code is that of TensorRT-LLM 1.3.0rc3, whose sources still had engines. The tests behind each cell
 are in `tests/proofs/named.csv`.
 
-The last column is what you can run on your GPU to move a row up. [The self-test](selftest.md) writes a bundle
-with `--bundle`, and `verify` a result with `--json`. Open an issue with it, whether or not anything differs.
-The `selftest.json` of a bundle goes to `tests/proofs`, and this page is written anew.
+To move a row up, run `trtspec selftest --container --bundle FILE` on your GPU for `draft_model`, `eagle`,
+`medusa` and `lookahead` of `tensorrt_llm`, else `trtspec verify RECIPE --json`. Open an issue with it.
 """
-SELFTEST, VERIFY = "trtspec selftest --container", "trtspec verify RECIPE"
 
 
 class Level(IntEnum):
@@ -101,15 +99,12 @@ def page_of(bundles: Sequence[Mapping[str, Any]]) -> str:
     known: dict[Key, Proof] = {}
     for key, proof in (*_of_tests(), *(one for bundle in bundles for one in _of_bundle(bundle))):
         known[key] = max(known.get(key, Proof(Level.NOT_TRIED)), proof)
-    inside = {method for method, _ in _builds("1.2.1").values()}
-    lines = [ABOUT, "| engine | method | 16 or 32 bits | FP8 | next |", "|---|---|---|---|---|"]
+    lines = [ABOUT, "| engine | method | 16 or 32 bits | FP8 |", "|---|---|---|---|"]
     for backend in backends():
         for method in METHODS:
             if releases := releases_of(backend, method):
                 row = [_cell(known, backend, method, precision, releases) for precision in PRECISIONS]
-                is_tried = backend.name == "tensorrt_llm" and method in inside
-                step = SELFTEST if is_tried else VERIFY
-                lines.append(f"| `{backend.name}` | `{method}` | {' | '.join(row)} | `{step}` |")
+                lines.append(f"| `{backend.name}` | `{method}` | {' | '.join(row)} |")
     return "\n".join(lines)
 
 

@@ -103,10 +103,12 @@ def page(schema: Schema) -> str:
 def _row(key: str, schema: Schema, required: bool, pages: Pages) -> str:
     default = "required" if required else _default(schema)
     name = _name(schema)
-    about = schema.get("description") or (pages.definitions[name]["description"] if name else "")
+    # A section has its description itself.
     kind = pages.kind_of(schema)
+    is_section = bool(name) or (kind.startswith("[") and kind.count("](") == 1)
+    about = "" if is_section else _escaped(" ".join(schema.get("description", "").split()))
     takes = "; ".join(filter(None, ("" if kind == "string" else kind, default)))
-    return f"- `{key}`{f' ({takes})' if takes else ''}: {_escaped(' '.join(about.split()))}"
+    return f"- `{key}`{f' ({takes})' if takes else ''}{f': {about}' if about else ''}"
 
 
 def _default(schema: Schema) -> str:

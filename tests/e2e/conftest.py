@@ -45,6 +45,9 @@ def _mostly(layout: str) -> pytest.MarkDecorator:
 # For what is the same in every layout: a test runs in this one, and under `make test-sweep` in the others.
 IN_PROCESS, BLS = map(_mostly, LAYOUTS)
 
+# For what a test proves in each of them, also outside the sweep.
+EACH_LAYOUT = pytest.mark.parametrize("tiny_recipe", LAYOUTS, indirect=True)
+
 # For what is of one layout alone.
 ONLY_IN_PROCESS, ONLY_BLS = (
     pytest.mark.parametrize("tiny_recipe", [layout], indirect=True) for layout in LAYOUTS
@@ -240,7 +243,7 @@ def until() -> Until:
     return wait_until
 
 
-@pytest.fixture(scope="session", params=LAYOUTS)
+@pytest.fixture(scope="session", params=["in_process", pytest.param("bls", marks=pytest.mark.sweep)])
 def tiny_recipe(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny recipe in one of the layouts, with room for endless texts and drafts of four tokens.
 

@@ -7,6 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.conftest import TRTSPEC, wait_until
 from tests.support.processes import naming
 from trtspec.measure.commands.demo import PROMPT
@@ -36,6 +38,7 @@ def test_the_demo_shows_a_completion_its_acceptance_and_the_same_text_without_dr
     assert said.stderr.endswith("stopping Triton\n")
 
 
+@pytest.mark.sweep
 def test_killed_it_leaves_no_server(tmp_path: Path) -> None:
     with (tmp_path / "said").open("wb") as file:
         demo = subprocess.Popen([TRTSPEC, "demo"], cwd=tmp_path, env=ENVIRONMENT, stdout=file, stderr=file)

@@ -36,7 +36,7 @@ def write_recipe(folder: Path, draft: str) -> Path:
 
 @pytest.fixture(
     scope="module",
-    params=[name if name == "layers" else pytest.param(name, marks=pytest.mark.sweep) for name in DRAFTS],
+    params=[pytest.param(name, marks=pytest.mark.sweep) for name in DRAFTS],
 )
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deploy]:
     folder = tmp_path_factory.mktemp("dependent")

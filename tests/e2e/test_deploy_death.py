@@ -114,7 +114,7 @@ DEATHS = [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSTOP, "was stopp
 @pytest.mark.parametrize(
     ("tiny_recipe", "number", "how"),
     [
-        pytest.param(layout, *death, marks=[] if one == other else pytest.mark.sweep)
+        pytest.param(layout, *death, marks=[] if one == other == 0 else pytest.mark.sweep)
         for one, layout in enumerate(LAYOUTS)
         for other, death in enumerate(DEATHS)
     ],
@@ -150,6 +150,7 @@ def watchdogs(pid: int) -> set[int]:
     return {child for child in children if any(word.endswith("watching.py") for word in command_line(child))}
 
 
+@pytest.mark.sweep
 @IN_PROCESS
 def test_a_watchdog_that_dies_alone_is_replaced(deployer: Deployer, build_copy: Path, until: Until) -> None:
     deploy = started(deployer, build_copy, until)
@@ -214,6 +215,7 @@ def test_a_model_whose_process_cannot_begin_is_told_at_once(
     assert not deploy.server_pids()
 
 
+@pytest.mark.sweep
 @ONLY_IN_PROCESS
 def test_a_request_that_finds_the_models_process_dead_may_try_again(
     deployer: Deployer, build_copy: Path, until: Until
@@ -269,6 +271,7 @@ def test_deploy_with_restart_starts_a_killed_server_again(
     assert deploy.stop() == 0
 
 
+@pytest.mark.sweep
 @IN_PROCESS
 def test_requests_that_outlive_the_grace_end_with_an_error(
     deployer: Deployer, build_copy: Path, until: Until

@@ -36,7 +36,7 @@ def test_one_that_is_left_running_is_seen_started_again_and_stopped(
     deployed = deploy("--detach", with_api=True)
     assert deployed.ended() == 0, deployed.said.read_text()
     (name,) = docker.names()
-    assert f"its log: podman logs --follow {name}" in deployed.said.read_text()
+    assert f"its log: trtspec deploy logs {name} --follow" in deployed.said.read_text()
     assert complete(deployed.api, "import ") == deployed.generate("import ", max_tokens=2)
 
     def status() -> dict[str, str]:
@@ -55,7 +55,7 @@ def test_one_that_is_left_running_is_seen_started_again_and_stopped(
     assert docker.trtspec("deploy", "stop").returncode == 0
     assert docker.names() == []
     until(lambda: not deployed.server_pids(), "the end of the server")
-    assert "nothing is deployed here, nor in podman" in docker.trtspec("deploy", "status").stderr
+    assert "nothing is deployed here" in docker.trtspec("deploy", "status").stderr
 
 
 @pytest.mark.sweep
@@ -95,9 +95,3 @@ class TestRefusals:
         said = refused(build_copy, "--container", environment=docker.environment)
         assert "cannot be pulled: initializing source docker://" in said
         assert "hint: run podman pull " in said
-
-    def test_the_older_word_means_docker(self, docker: Docker, build_copy: Path) -> None:
-        assert "it is podman that runs containers here" in refused(
-            build_copy, "--container", "--docker", environment=docker.environment, status=2
-        )
-        assert docker.daemon.calls("run") == []

@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.conftest import IN_PROCESS, Deploy, Until
 from tests.support.command_line import trtspec
-from trtspec.measure.workloads.recorded import Recorded, append_recorded, read_recorded
+from trtspec.measure.workloads.workload import Recorded, append_recorded, read_recorded
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
 SAID = (

@@ -157,7 +157,7 @@ def test_no_server_is_one_line() -> None:
     said = generate("--url", f"127.0.0.1:{port}", PROMPT)
 
     assert said.returncode == 1
-    assert said.stderr.startswith(f"error: 127.0.0.1:{port}: no Triton server answers")
+    assert said.stderr.startswith(f"error: http://127.0.0.1:{port}: does not answer")
     assert "trtspec deploy" in said.stderr
     assert "Traceback" not in said.stderr
 

@@ -124,6 +124,7 @@ def test_the_build_has_both_tokenizers(build: Path, recipe: Path) -> None:
     assert "draft/tokenizer/tokenizer.json" in json.loads((build / "manifest.json").read_text())["outputs"]
 
 
+@pytest.mark.sweep
 def test_acceptance_and_text_are_those_of_the_same_ids(pair: EnginePair, same_ids: EnginePair) -> None:
     (own, expected), (text, found) = said(same_ids), said(pair)
     assert text == own
@@ -131,6 +132,7 @@ def test_acceptance_and_text_are_those_of_the_same_ids(pair: EnginePair, same_id
     assert abs(found.draft_acceptance_rate - expected.draft_acceptance_rate) <= 0.01
 
 
+@pytest.mark.sweep
 def test_a_sampled_text_is_the_targets_own(pair: EnginePair, same_ids: EnginePair) -> None:
     """And as much of it is accepted: both draw alike, whatever the ids."""
     sampling = SamplingConfig(temperature=0.8, top_p=0.95, seed=5)

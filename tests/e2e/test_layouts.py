@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import BLS, TINY, TRTSPEC, Deploy, Deployer, Until, at_work
+from tests.e2e.conftest import BLS, EACH_LAYOUT, TINY, TRTSPEC, Deploy, Deployer, Until, at_work
 from trtspec.client.scrape import parse
 from trtspec.serving.triton.agreement import NOT_UNICODE
 
@@ -42,7 +42,11 @@ def plain_text(server: Deploy) -> list[str]:
     return said(server, prompts(FEW), 1, num_draft_tokens=0)
 
 
-@pytest.mark.parametrize(("num_draft_tokens", "concurrency"), [(1, 16), (4, 1), (8, 32)])
+@EACH_LAYOUT
+@pytest.mark.parametrize(
+    ("num_draft_tokens", "concurrency"),
+    [*(pytest.param(*case, marks=pytest.mark.sweep) for case in ((1, 16), (4, 1))), (8, 32)],
+)
 def test_every_draft_length_serves_the_greedy_text_of_the_target_alone(
     server: Deploy, plain_text: list[str], num_draft_tokens: int, concurrency: int
 ) -> None:
@@ -63,6 +67,7 @@ def test_every_draft_length_serves_the_greedy_text_of_the_target_for_many_prompt
     assert said(server, prompts(MANY), concurrency, num_draft_tokens=num_draft_tokens) == much_plain_text
 
 
+@EACH_LAYOUT
 def test_a_seed_gives_the_same_served_text_with_and_without_drafts(server: Deploy) -> None:
     texts, sampling = prompts(20), {"temperature": 0.8, "top_k": 20, "seed": 7, "end_id": -1}
 
@@ -71,6 +76,7 @@ def test_a_seed_gives_the_same_served_text_with_and_without_drafts(server: Deplo
     assert said(server, texts, 16, num_draft_tokens=4, **sampling) == alone
 
 
+@pytest.mark.sweep
 @BLS
 def test_engines_of_several_ranks_say_the_same(
     server: Deploy, deployer: Deployer, until: Until, tmp_path: Path

@@ -19,6 +19,7 @@ from threading import Thread
 from typing import Any
 
 import openai
+import pytest
 
 from tests.e2e.conftest import ONLY_IN_PROCESS, Deploy
 from tests.e2e.openai_requests import MODEL, serving
@@ -98,6 +99,7 @@ def streamed(client: openai.OpenAI, asked: dict[str, Any]) -> Parsed:
     return reasoning, content, [(name, json.loads(arguments)) for name, arguments in calls.values()]
 
 
+@pytest.mark.sweep
 # With layout bls a guided text is one piece: its model cannot resume a guide.
 @ONLY_IN_PROCESS
 def test_answers_of_the_families_are_read_a_token_at_a_time(

@@ -103,7 +103,7 @@ def test_malformed_json_is_told_so(server: Deploy, body: bytes, says: str) -> No
     [
         ("GET", "/v1/completions", {}, 405),
         ("POST", "/v1/embeddings", {}, 404),
-        ("GET", "/docs", {}, 404),
+        ("GET", "/redoc", {}, 404),
         (
             "OPTIONS",
             "/v1/chat/completions",

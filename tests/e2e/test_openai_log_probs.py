@@ -148,6 +148,31 @@ def test_lm_evaluation_harness_gets_the_log_probabilities_of_the_prompt(
 
 
 @IN_PROCESS
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_tokens_with_echo_are_the_prompt_alone(client: openai.OpenAI, stream: bool) -> None:
+    """As OpenAI's API of text scores a prompt; without log-probabilities it is the text itself."""
+    create, prompts = client.completions.create, [LONG, PROMPT]
+    asked: Any = {"model": MODEL, "prompt": prompts, "echo": True, "temperature": 0}
+    ends = {one.index: one.logprobs for one in create(**asked, max_tokens=1, logprobs=1).choices}
+    said: Any = create(**asked, max_tokens=0, logprobs=1, stream=stream)
+    found = [choice for chunk in (said if stream else [said]) for choice in chunk.choices]
+    assert [one.text for one in sorted(found, key=lambda one: one.index)] == prompts
+    for one in found:
+        assert one.finish_reason == "length"
+        assert one.logprobs.tokens == ends[one.index].tokens[:-1]
+        assert one.logprobs.token_logprobs[1:] == pytest.approx(
+            ends[one.index].token_logprobs[1:-1], abs=CLOSE
+        )
+        assert len(one.logprobs.top_logprobs) == len(one.logprobs.tokens)
+    said = create(**asked, max_tokens=0)
+    assert [choice.text for choice in said.choices] == prompts
+    assert said.usage.completion_tokens == 0
+    with pytest.raises(openai.BadRequestError, match="without echo") as caught:
+        create(model=MODEL, prompt=PROMPT, max_tokens=0)
+    assert caught.value.param == "max_tokens"
+
+
+@IN_PROCESS
 def test_vllms_field_has_the_prompts_log_probabilities_by_token_id(client: openai.OpenAI) -> None:
     tokenizer = AutoTokenizer.from_pretrained(TINY / "target")
     asked: Any = {"extra_body": {"prompt_logprobs": 2}}

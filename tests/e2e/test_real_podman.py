@@ -75,7 +75,7 @@ def test_a_server_is_left_seen_started_again_and_stopped(
     api = free_port()
     port, said = deploy("--openai-port", str(api))
     (name,) = podman.names()
-    assert f"its log: podman logs --follow {name}" in said
+    assert f"its log: trtspec deploy logs {name} --follow" in said
     found = status_of(podman)
     assert (found["name"], found["state"], found["restarts"]) == (name, "ready", "0")
     assert (found["image"], found["openai_state"]) == (IMAGE, "")

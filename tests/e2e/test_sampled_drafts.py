@@ -55,6 +55,7 @@ def said(server: Deploy, **values: float) -> tuple[int, ...]:
     return tuple(map(LETTERS.index, server.generate(prompt, max_tokens=TOKENS, end_id=END, **values)))
 
 
+@pytest.mark.sweep
 def test_sampled_text_is_the_targets_by_one_hot_logits(server: Deploy, build: Path) -> None:
     with ThreadPoolExecutor(LIMITS["max_batch_size"]) as pool:
         texts = list(pool.map(lambda seed: said(server, temperature=1.0, seed=seed * 7919), range(DRAWS)))
@@ -72,6 +73,7 @@ def test_sampled_text_is_the_targets_by_one_hot_logits(server: Deploy, build: Pa
         assert asked["hot"] == [[token, 1] for token in draft]
 
 
+@pytest.mark.sweep
 def test_greedy_text_is_verified_without_logits(server: Deploy, build: Path) -> None:
     before = len((build / HEARD).read_text().splitlines())
     assert said(server) == said(server, num_draft_tokens=0)

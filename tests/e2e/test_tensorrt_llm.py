@@ -113,6 +113,7 @@ def test_the_text_is_that_of_the_torch_backend(
 
 
 @pytest.mark.parametrize("recipe", [""], indirect=True, ids=["both"])
+@pytest.mark.sweep
 def test_a_triton_whose_python_has_no_bindings_names_the_image(
     machine: Machine, recipe: Path, deployer: Deployer
 ) -> None:

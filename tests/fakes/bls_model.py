@@ -51,7 +51,7 @@ class QueueClient:
 
 
 class BlsModel:
-    """As `trtspec.serving.triton.bls.TritonModel`."""
+    """As `trtspec.serving.triton.engines.TritonModel`."""
 
     def __init__(self, load: Callable[[], Executor]) -> None:
         self.service = EngineService(load, excludes_input=False, check_s=0.01)

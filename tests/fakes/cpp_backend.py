@@ -22,7 +22,7 @@ from trtspec.serving.triton.loop import LoopThread
 
 
 class CppBackend:
-    """As `trtspec.serving.triton.bls.TritonModel`; `heard` are the tensors of every request."""
+    """As `trtspec.serving.triton.engines.TritonModel`; `heard` are the tensors of every request."""
 
     def __init__(self, engine_dir: Path, keep: Keep = keep_all) -> None:
         self.heard: list[Arrays] = []

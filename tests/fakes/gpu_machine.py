@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.fakes.docker_daemon import CLIENT, PODMAN, TRTLLM_BUILD, DockerDaemon
 from tests.fakes.infos import PODMAN_OF_USER
+from trtspec.base.cache import cache_folder
 
 H200 = "NVIDIA H200, 9.0, 590.44.01, Default, Disabled, 143771, 143000"
 H100 = "NVIDIA H100 80GB HBM3, 9.0, 590.44.01, Default, Disabled, 81559, 81000"
@@ -27,6 +28,7 @@ class GpuMachine:
         self._bin.mkdir(parents=True)
         search = [str(self._packages), os.environ.get("PYTHONPATH", "")]
         self._packages.mkdir()
+        self._keep_kernels()
         self.environment = {
             **os.environ,
             "PATH": f"{self._bin}:/usr/bin:/bin",
@@ -35,6 +37,13 @@ class GpuMachine:
         }
         for name in ("CUDA_VISIBLE_DEVICES", "TRTSPEC_CONTAINERS"):
             self.environment.pop(name, None)
+
+    def _keep_kernels(self) -> None:
+        """Has the compiled kernels of this machine in its cache: engines on a CPU would compile them anew."""
+        shared = cache_folder() / "kernels"
+        shared.mkdir(parents=True, exist_ok=True)
+        (self.folder / "cache").mkdir()
+        (self.folder / "cache" / "kernels").symlink_to(shared)
 
     def command(self, name: str, script: str) -> None:
         file = self._bin / name

@@ -14,6 +14,15 @@ from safetensors.torch import load_file, save_file
 
 _DATA = Path(__file__).parents[1] / "data" / "heads"
 _HIDDEN_SIZE = 16
+TARGET: dict[str, Any] = {
+    "hidden_size": 16,
+    "vocab_size": 24,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "dtype": torch.float32,
+}
+"""The sizes of a target that they fit."""
 _DTYPES = {"F32": torch.float32, "I64": torch.int64, "BOOL": torch.bool}
 
 

@@ -6,10 +6,15 @@ import hashlib
 import json
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import parse_qs, urlsplit
+
+from huggingface_hub.utils._http import reset_sessions
 
 COMMIT = "0123456789" * 4
 
@@ -45,6 +50,27 @@ class Hub(ThreadingHTTPServer):
         quiet = {"HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
         endpoint = f"http://127.0.0.1:{self.server_port}"
         return {**inherited, **quiet, "HF_ENDPOINT": endpoint, "HF_HOME": str(home)}
+
+    @contextmanager
+    def asked_here(self, home: Path, **environment: str) -> Iterator[None]:
+        """Makes this process one of that environment, which huggingface_hub reads at its import alone."""
+        given = self.environment(home) | environment
+        url = f"{given['HF_ENDPOINT']}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        values: dict[str, Any] = {
+            "ENDPOINT": given["HF_ENDPOINT"],
+            "HUGGINGFACE_CO_URL_TEMPLATE": url,
+            "HF_HUB_CACHE": str(home / "hub"),
+            "HF_HUB_OFFLINE": "HF_HUB_OFFLINE" in given,
+            "HF_TOKEN_PATH": str(home / "token"),
+        }
+        with (
+            patch.dict(os.environ, given, clear=True),
+            patch.multiple("huggingface_hub.constants", **values),
+            patch("huggingface_hub.file_download.HUGGINGFACE_CO_URL_TEMPLATE", url),
+        ):
+            reset_sessions()  # One that an offline test has made would stay offline.
+            yield
+        reset_sessions()
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -2,9 +2,10 @@
 
 It takes a few options of vLLM 0.32 and no others, has an engine's process as that has, and says of itself
 what `GET /told` asks for. `FAKE_SERVER` in its environment is how it fails: `crashes` at once, `lacks` a
-package, `never` is ready, `dies` when it is asked for a completion, `stays` when it is told to end, `differs`
-with drafts in its third token. Token ids are told where that is asked for, in the way of `FAKE_OWNER`, vLLM
-if it is not set: `sglang`, or `tensorrt_llm`, which refuses what it does not know, and tells a text or ids.
+package, `never` is ready, `dies` when it is asked for a completion, `stays` when it is told to end. With
+drafts it `dies_of_top_k`, `differs` in its third token, `breaks_calls` of tools, or `answers_early`: within
+its reasoning. Token ids are told where that is asked for, in the way of `FAKE_OWNER`, vLLM if it is not set:
+`sglang`, or `tensorrt_llm`, which refuses what it does not know, and tells a text or ids.
 """
 
 from __future__ import annotations
@@ -67,12 +68,15 @@ class Api(BaseHTTPRequestHandler):
         if OWNER == "tensorrt_llm" and body.keys() - KNOWN:
             self.answer(400, {"message": f"Extra inputs are not permitted: {sorted(body.keys() - KNOWN)}"})
             return
-        if HOW == "dies":
+        if HOW == "dies" or (HOW == "dies_of_top_k" and "top_k" in body and self.asked.speculative_config):
             os.kill(os.getpid(), signal.SIGKILL)
         Api.at_work += 1
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
+        if "messages" in body:
+            self.chat(body)
+            return
         begun = len(body["prompt"]) if isinstance(body["prompt"], list) else self.count(body["prompt"])
         for number in range(body["max_tokens"]):
             reason = "length" if number + 1 == body["max_tokens"] else None
@@ -85,6 +89,22 @@ class Api(BaseHTTPRequestHandler):
         self.wfile.write(b"data: [DONE]\n\n")
         Api.at_work -= 1
         Api.steps += body["max_tokens"] // 2
+
+    def chat(self, body: dict[str, Any]) -> None:
+        """One call of a tool, or an answer of the schema of `measure/verify/cases.py` after reasoning."""
+        broken = HOW if self.asked.speculative_config else ""
+        said = '{"colour": "red", "even": true}'
+        deltas: list[dict[str, Any]] = [{"reasoning_content": "It is even."}, {"content": said}]
+        if broken == "answers_early":
+            deltas[1] = {"content": f"</think>{said}"}
+        if tools := body.get("tools"):
+            given = said[:-4] if broken == "breaks_calls" else said
+            called = {"name": tools[0]["function"]["name"], "arguments": given}
+            deltas = [{"tool_calls": [{"index": 0, "function": called}]}]
+        for delta in deltas:
+            self.say({"choices": [{"delta": delta, "finish_reason": None}]})
+        self.wfile.write(b"data: [DONE]\n\n")
+        Api.at_work -= 1
 
     def counters(self) -> str:
         """vLLM's counters of drafts, as `details` counts them."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trtspec.backends.importing import recipe_of
-from trtspec.backends.recipes import loads
+from trtspec.backends.table import loads
 
 GOLDEN = Path(__file__).with_name("migration")
 PAIR = "--model meta-llama/Llama-3.1-70B-Instruct --speculative-model meta-llama/Llama-3.2-1B-Instruct"

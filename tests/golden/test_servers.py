@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.heads import write_head
+from tests.fakes.heads import TARGET, write_head
 from tests.fakes.mtp import DEEPSEEK, make_mtp
 from tests.support.servers_of_others import SERVERS
-from tests.unit.pipeline.inspection.test_heads import TARGET
 from trtspec.base.errors import RecipeError
 from trtspec.pipeline.build.plan import make_plan
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.trtllm_build import parser
-from trtspec.backends.recipes import load
+from trtspec.backends.table import load
 from trtspec.backends.tensorrt_llm.engine_step import build_argv
 from trtspec.base.roles import Role
 from trtspec.models.source import Scheme, read_source

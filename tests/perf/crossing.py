@@ -2,9 +2,10 @@
 
     python -m tests.perf.crossing [--vllm PYTHON]
 
-Each run is made with the schedule, with K = 4 and without drafts, in turns on the same prompts. Ratios are of
-tokens per second of the schedule over the better of the other two. trtspec's own server has the adaptive
-policy within the schedule; `--vllm` measures vLLM's server, started anew for each run. JSON on stdout.
+Each run is made with the schedule and with either K of it, in turns on the same prompts. Ratios are of tokens
+per second of the schedule over the better of the other two. trtspec's own server has the adaptive policy
+within the schedule that `tune --schedule` measured for it; `--vllm` measures vLLM's server, started anew for
+each run, with drafts that end at a threshold. JSON on stdout.
 """
 
 from __future__ import annotations
@@ -21,12 +22,11 @@ import trtspec
 from tests.perf.bar import Bar
 from tests.perf.bench import TINY
 from tests.perf.pair import heldout, machine
-from trtspec.backends.recipes import load
+from trtspec.backends.table import load
 from trtspec.deployment.build import find_build
 from trtspec.measure.bench.deployed import served
 from trtspec.measure.workloads.workload import Prompt, Workload
-from trtspec.recipe.edit import edit
-from trtspec.recipe.places import places
+from trtspec.recipe.edit import edit, places
 from trtspec.train.tune.load_race import LEAST_HELD, Crossing
 from trtspec.train.tune.schedule_session import (
     AskedServer,
@@ -36,7 +36,7 @@ from trtspec.train.tune.schedule_session import (
     StartedServers,
 )
 
-SCHEDULE = {1: 4, 5: 0}
+OWN, VLLM = {1: 3, 2: 2}, {1: 4, 5: 0}
 TOKENS, MOST = 32, 8
 
 
@@ -75,7 +75,7 @@ def session(servers: RunningServers | StartedServers) -> ScheduleSession:
 def of_trtspec(folder: Path) -> list[Crossing]:
     servers: list[AskedServer] = []
     with ExitStack() as stack:
-        for name, schedule in (("every", None), ("schedule", SCHEDULE)):
+        for name, schedule in (("every", None), ("schedule", OWN)):
             recipe = folder / f"{name}.yaml"
             changes = {**places(load(TINY), None), "speculation.schedule": schedule}
             recipe.write_text(edit(TINY.read_text(), changes, TINY))
@@ -84,15 +84,15 @@ def of_trtspec(folder: Path) -> list[Crossing]:
             target = stack.enter_context(served(build, chat=False, python=None, say=say))
             servers.append(AskedServer(target.url, target.model_name, takes_k=schedule is None))
         every, own = servers
-        return session(RunningServers(every, {None: own})).cross(SCHEDULE)
+        return session(RunningServers(every, {None: own})).cross(OWN)
 
 
 def of_vllm(folder: Path, python: Path) -> list[Crossing]:
     text = TINY.with_name("recipe-vllm.yaml").read_text()
     recipe = folder / "vllm.yaml"
     recipe.write_text(text.replace("model: ./", f"model: {TINY.parent}/"))
-    servers = StartedServers(load(recipe), folder / "work", 4, False, python, say, SCHEDULE)
-    return session(servers).cross(SCHEDULE)
+    servers = StartedServers(load(recipe), folder / "work", 4, False, python, say, VLLM)
+    return session(servers).cross(VLLM)
 
 
 def say(line: str) -> None:

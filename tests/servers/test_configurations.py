@@ -10,10 +10,9 @@ from typing import cast
 
 import pytest
 
-from tests.fakes.heads import write_head
+from tests.fakes.heads import TARGET, write_head
 from tests.fakes.mtp import make_mtp
 from tests.servers.judges import ROOT, ask
-from tests.unit.pipeline.inspection.test_heads import TARGET
 from trtspec.backends.launch import ServerLaunch
 from trtspec.client.finding import FoundServer
 from trtspec.client.http import Streams

@@ -17,6 +17,7 @@ from tests.servers.judges import PYTHON
 from tests.servers.serving import ENGINE, TINY, TOKENS, Deployed, Deployer, K, of_torch, trtspec
 from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.vllm import triton as triton_vllm
+from trtspec.measure.verify.cases import NAMES
 
 pytestmark = pytest.mark.vllm
 
@@ -34,6 +35,7 @@ SUFFIX = f"""name: suffix
 {TARGET}speculation: {{method: suffix, num_draft_tokens: 8}}
 {ENGINE}"""
 PROMPTS = heldout(12)
+FEW = ("--streams", 1, "--block-prompts", 2, "--max-tokens", 24, "--workload", "code,list")
 
 
 @pytest.fixture(scope="module")
@@ -63,38 +65,33 @@ def test_generate_speaks_to_it(pair: Deployed, own: tuple[list[str], float]) -> 
     assert re.match(r"\d+ tokens, \d+ tokens/s", said.stderr)
 
 
-def test_verify_finds_it_lossless(pair: Deployed, plain: Deployed) -> None:
-    words = ("--url", pair.url, "--baseline", plain.url, "--draws", 0, "--max-tokens", 32)
-    found = trtspec("verify", pair.recipe, "--output", pair.build, *words)
+def test_prove_finds_it_lossless(pair: Deployed, plain: Deployed, tmp_path: Path) -> None:
+    words = ("--tokenizer", pair.build / "tokenizer", "--dtype", "float32", *FEW, "--draws", 0)
+    cases = ("--cases", ",".join(name for name in NAMES if name != "sampled"))
+    found = trtspec("prove", plain.url, pair.url, *words, *cases, "--output", tmp_path / "proof")
     assert found.returncode == 0, found.stdout + found.stderr
-    assert "lossless" in found.stdout
+    assert "proven" in found.stdout
 
 
-def test_verify_starts_it_without_drafts_and_with_them(pair: Deployed) -> None:
-    words = ("--python", PYTHON, "--prompt", "code-1", "--draws", 0, "--max-tokens", 8)
-    found = trtspec("verify", pair.recipe, "--output", pair.build, *words)
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert found.stderr.count("starting vLLM") == 2
-    assert "lossless" in found.stdout
+def test_prove_starts_it_twice_and_finds_what_ends_it(pair: Deployed, tmp_path: Path) -> None:
+    """With a draft model and no GPU, 0.32 ends at a request with a top-k: `apply_top_k_only` of no rows."""
+    words = ("--python", PYTHON, *FEW, "--draws", 0, "--cases", "sampled,json", "--in-turns")
+    found = trtspec("prove", f"{pair.recipe}:{pair.build}", *words, "--output", tmp_path / "proof")
+    assert found.returncode == 1, found.stdout + found.stderr
+    for drafts in ("without drafts", "with drafts"):
+        assert f"starting vLLM {drafts}" in found.stderr
+    assert "refuted: 1 of 2 cases failed: sampled" in " ".join(found.stdout.split())
+    proof = json.loads((tmp_path / "proof/proof.json").read_text())
+    assert proof["texts"]["cases"][1]["state"] == "skipped"
 
 
 def test_prove_holds_the_torch_backend_to_it(plain: Deployed, tmp_path: Path) -> None:
     recipe = tmp_path / "own.yaml"
     recipe.write_text(PAIR.replace("backend: vllm, release: 0.32.0", "backend: torch"))
     subprocess.run([TRTSPEC, "build", recipe, "--output", tmp_path / "build"], check=True)
-    few = (
-        "--streams",
-        "1,4",
-        "--block-prompts",
-        2,
-        "--max-tokens",
-        24,
-        "--draws",
-        60,
-        "--workload",
-        "code,list",
-    )
-    done = trtspec("prove", plain.url, f"{recipe}:{tmp_path / 'build'}", *few, "--output", tmp_path / "proof")
+    new = f"{recipe}:{tmp_path / 'build'}"
+    words = (*FEW, "--streams", "1,4", "--draws", 60)
+    done = trtspec("prove", plain.url, new, *words, "--output", tmp_path / "proof")
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "proof/proof.json").read_text())
     assert found["outcome"] == "proven"

@@ -92,15 +92,13 @@ def test_layers_of_smollm(layers: Deployed, smollm: Path, tmp_path: Path) -> Non
     assert check(layers, on_torch, QUESTIONS, tmp_path) > 0.2
 
 
-def test_bench_and_verify_ask_smollm(layers: Deployed, plain: Deployed, tmp_path: Path) -> None:
+def test_bench_and_prove_ask_smollm(layers: Deployed, plain: Deployed, tmp_path: Path) -> None:
     against = ("--url", layers.url, "--baseline", plain.url)
-    found = trtspec(
-        "verify", layers.recipe, "--output", layers.build, *against, "--draws", 0, "--max-tokens", 16
-    )
+    words = ("--streams", 1, "--block-prompts", 1, "--max-tokens", 16)
+    own = ("--tokenizer", layers.build / "tokenizer", "--draws", 0, "--output", tmp_path / "proof")
+    found = trtspec("prove", plain.url, layers.url, *words, *own)
     assert found.returncode == 0, found.stdout + found.stderr
-    assert "lossless" in found.stdout
-    words = ("--streams", 1, "--block-prompts", 1, "--max-tokens", 16, "--output", tmp_path / "bench")
-    done = trtspec("bench", *against, *words)
+    done = trtspec("bench", *against, *words, "--output", tmp_path / "bench")
     assert done.returncode == 0, done.stderr
     (level,) = json.loads((tmp_path / "bench/result.json").read_text())["levels"]
     assert level["speedup"] is not None

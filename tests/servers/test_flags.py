@@ -11,10 +11,10 @@ import pytest
 from tests.servers.judges import PYTHON, read_by
 from tests.servers.write_switches import own_parser, path_of, rewritten
 from trtspec.backends.importing import recipe_of
-from trtspec.backends.recipes import loads
 from trtspec.backends.sglang import flags as sglang
+from trtspec.backends.table import loads
 from trtspec.backends.vllm import flags as vllm
-from trtspec.pipeline.machine.installed import flags_of
+from trtspec.pipeline.machine.host import flags_of
 from trtspec.recipe.migration.reading import FlagTable
 from trtspec.recipe.schema import Recipe
 
@@ -34,6 +34,11 @@ SGLANG = [
     "--speculative-draft-model org/small --speculative-num-steps 3 --speculative-eagle-topk 1 "
     "--speculative-num-draft-tokens 4 --chunked-prefill-size 2048 --served-model-name a",
 ]
+# Flags of their own that SGLang's `arg_groups/speculative_hook.py` puts in another's place, by this line.
+BLOCKS = {
+    "--speculative-dflash-block-size": "speculative_num_draft_tokens=int(cfg.speculative_dflash_block_size),",
+    "--speculative-dspark-block-size": "gamma = int(cfg.speculative_dspark_block_size)",
+}
 
 
 def read_and_check(server: str, table: FlagTable, commands: list[str]) -> list[dict[str, Any]]:
@@ -44,7 +49,7 @@ def read_and_check(server: str, table: FlagTable, commands: list[str]) -> list[d
     for name in own.keys() - known:
         assert not any(flag.startswith(name) for flag in known), f"{name} would be read as another flag"
     for name, (first, _) in own.items():
-        if name in syntax.aliases:
+        if name in syntax.aliases.keys() - BLOCKS.keys():
             assert own[syntax.name(name)][0] == first, name
     return read_by(own_parser(server), list(map(shlex.split, commands)))
 
@@ -76,6 +81,8 @@ def test_flags_of_vllm_are_read_as_its_own_parser_reads_them() -> None:
 
 def test_flags_of_sglang_are_read_as_its_own_parser_reads_them() -> None:
     read = read_and_check("sglang", sglang.FLAGS, SGLANG)
+    (hook,) = Path(PYTHON).parents[1].glob("lib/*/site-packages/sglang/srt/arg_groups/speculative_hook.py")
+    assert all(line in hook.read_text() for line in BLOCKS.values())
     for command, theirs in zip(SGLANG, read, strict=True):
         ours = recipe(f"python -m sglang.launch_server {command}")
         assert ours.target.model == theirs["model_path"]

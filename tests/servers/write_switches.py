@@ -23,7 +23,7 @@ import yaml
 from tests.servers.judges import PYTHON
 from trtspec.backends.shared.servers import ServerBackend
 from trtspec.backends.table import backend_named
-from trtspec.pipeline.machine.installed import flags_of
+from trtspec.pipeline.machine.host import flags_of
 from trtspec.recipe.migration.command import OFF, OwnFlags
 from trtspec.recipe.migration.reading import FlagTable
 from trtspec.recipe.migration.tool import OwnParser

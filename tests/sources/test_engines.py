@@ -25,6 +25,7 @@ from tests.fakes import trtllm_build
 from tests.fakes.eagle_heads import write_eagle_for
 from tests.fakes.engine_dir import tiny_model
 from tests.fakes.heads import write_head_for
+from tests.fakes.vocabularies import byte_level
 from tests.sources.checkout import MARKS, ask
 from tests.unit.checkpoint.fp8_folders import AUTO_FP8, quantize
 from trtspec.cli.app import app
@@ -58,6 +59,7 @@ class Case:
         sizes = {**SIZES, "vocab_size": 264, "head_dim": 8, **self.config}
         model = tiny_model(self.family, dtype=getattr(torch, self.dtype), **sizes)
         model.save_pretrained(folder / "target")
+        byte_level([]).save(str(folder / "target/tokenizer.json"))
         if self.fp8:
             quantize(folder / "target", AUTO_FP8)
         if self.method == "eagle":

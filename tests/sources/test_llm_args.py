@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.heads import write_head
+from tests.fakes.heads import TARGET, write_head
 from tests.fakes.mtp import DEEPSEEK, make_mtp
 from tests.sources.checkout import MARKS, ROOT, ask
-from tests.unit.pipeline.inspection.test_heads import TARGET
 from trtspec.backends.tensorrt_llm_pytorch.backend import BACKEND, FILE
 from trtspec.pipeline.build.plan import make_plan
 

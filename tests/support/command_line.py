@@ -12,6 +12,7 @@ from subprocess import CompletedProcess
 from unittest.mock import patch
 
 from trtspec.cli.app import main
+from trtspec.cli.terminal.output import out
 
 
 def trtspec(
@@ -39,5 +40,6 @@ def trtspec(
             status = end.code
         finally:
             os.chdir(here)
+            out.set_talk(quiet=False, verbose=0)
     assert isinstance(status, int)
     return CompletedProcess(argv, status, stdout.getvalue(), stderr.getvalue())

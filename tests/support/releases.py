@@ -11,7 +11,8 @@ from trtspec.recipe.releases import DEFAULT, RELEASES
 
 
 def each_release(recipes: Iterable[str | Path]) -> pytest.MarkDecorator:
-    """The first recipe with every release and the others with the usual one; with the others in the sweep."""
+    """The last recipe with every release and the others with the usual one; with the others in the sweep."""
+    names = list(recipes)
     return pytest.mark.parametrize(
         ("recipe", "release"),
         [
@@ -19,9 +20,9 @@ def each_release(recipes: Iterable[str | Path]) -> pytest.MarkDecorator:
                 recipe,
                 release,
                 id=f"{Path(recipe).stem}-{release}",
-                marks=[] if number == 0 or release == DEFAULT else pytest.mark.sweep,
+                marks=[] if recipe == names[-1] or release == DEFAULT else pytest.mark.sweep,
             )
-            for number, recipe in enumerate(recipes)
+            for recipe in names
             for release in RELEASES
         ],
     )

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-_LAYOUT = re.compile(r"tests/e2e/.*[\[-](in_process|bls)[-\]]")
+# Of what is deployed anew in each test, no server is shared.
+_LAYOUT = re.compile(r"tests/e2e/(?!test_deploy_).*[\[-](in_process|bls)[-\]]")
 
 
 class FilesAndServers(LoadScopeScheduling):  # type: ignore[misc]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.base import yaml11
-from trtspec.base.flags import is_flag
+from trtspec.recipe.migration.command import is_flag
 
 FILE = "launch.json"
 # vLLM's --speculative-config, SGLang's --speculative-algorithm and its like.

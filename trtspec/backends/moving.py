@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtspec.backends.recipes import loads
-from trtspec.backends.table import backend_named, runner_of
+from trtspec.backends.table import backend_named, loads, runner_of
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
 from trtspec.methods.any_method import WITHOUT_MODEL
 from trtspec.methods.method import Method
 from trtspec.methods.table import METHODS
-from trtspec.recipe.edit import edit, value_of
+from trtspec.recipe.edit import edit, places, value_of
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.places import places
 from trtspec.recipe.schema import Recipe
 from trtspec.recipe.yaml_reader import read
 

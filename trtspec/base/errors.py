@@ -7,6 +7,7 @@ generated model repositories and has exceptions of its own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,6 +28,9 @@ class TrtspecError(Exception):
     def __init__(self, subject: str | Path, problem: str, repair: str | None = None) -> None:
         super().__init__(f"{subject}: {problem}")
         self.subject, self.problem, self.repair = str(subject), problem, repair
+        # What a trace shows below the error, from Python 3.11 on: those who call functions see it, who give
+        # commands do not.
+        self.__notes__ = [in_python(repair)] if repair else []
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -50,6 +54,26 @@ class RecipeError(TrtspecError):
     @property
     def findings(self) -> tuple[Finding, ...]:
         return self._findings
+
+
+_COMMAND = re.compile(
+    r"trtspec (build|deploy|plan)(?: ([^\s-][^\s,;:]*))?((?: --(?:container|plain|[a-z-]+ \S+))*)"
+)
+_OPTION = re.compile(r"--([a-z-]+)(?:[ =]([^\s,;]+))?")
+
+
+def in_python(repair: str) -> str:
+    """Returns a repair with functions and parameters of the API in place of commands and options."""
+
+    def parameter(found: re.Match[str]) -> str:
+        value = "True" if found[1] in ("container", "plain") else repr(found[2])
+        return f", {found[1].replace('-', '_')}={value}"
+
+    def call(found: re.Match[str]) -> str:
+        options = "".join(map(parameter, _OPTION.finditer(found[3])))
+        return f"trtspec.{found[1]}({found[2] or 'RECIPE'!r}{options})"
+
+    return re.sub(r"--([a-z-]+)", lambda one: one[1].replace("-", "_"), _COMMAND.sub(call, repair))
 
 
 class OptionError(TrtspecError):

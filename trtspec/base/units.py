@@ -31,5 +31,8 @@ def lacking(needed: int, free: int) -> str:
 
 
 def gib(size: float) -> str:
-    """Bytes in GiB (2**30 bytes), as memory is measured."""
-    return f"{size / GIB:.1f} GiB"
+    """Bytes in GiB (2**30 bytes), as memory is measured; in MiB or KiB where GiB would be 0.0."""
+    for unit, name in ((GIB, "GiB"), (GIB >> 10, "MiB"), (GIB >> 20, "KiB")):
+        if abs(size) >= unit / 20:
+            return f"{size / unit:.1f} {name}"
+    return f"{size:.0f} B" if size else "0 GiB"

@@ -1,4 +1,4 @@
-"""Describes the load of a fleet: requests a second, their lengths, and their bursts; pure."""
+"""Describes the load of a fleet: requests a second, and their lengths; pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import math
 import random
 from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean, pstdev
-
-from trtspec.recipe.fleet import BurstSection
 
 STRATA = 512
 """How many lengths represent a distribution."""
@@ -58,7 +56,6 @@ class Demand:
     lengths: Lengths
     burstiness: float = 1.0
     """As in `trtspec.measure.workloads.workload.arrivals`."""
-    burst: BurstSection | None = None
 
     def of(self, share: float) -> Demand:
         """Returns the demand on a part of the fleet if requests go to any replica with equal probability.

@@ -17,28 +17,24 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
 
 from trtspec.base.roles import Role
-from trtspec.base.units import three_digits
 from trtspec.capacity.demand import Demand, Lengths
 from trtspec.capacity.speed import SHARE, ReplicaSpeed, RequestTimes
-from trtspec.checkpoint.convert import rank_sizes
 from trtspec.pipeline.plan.memory import budget_of
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
-from trtspec.pipeline.store.store import THREADS
 from trtspec.recipe import gpus
-from trtspec.recipe.fleet import Start
 
 MOST = 10**6
 """The largest number of replicas that is tried."""
-_ACCEPTANCES, _RATES = 2**8, 2**14
-"""The numbers of equal parts in which the break-even and the capacity are counted."""
-_HOUR, _MILLION, _GB = 3600, 10**6, 10**9
+_RATES = 2**14
+"""The number of equal parts in which the capacity is counted."""
+_HOUR, _MILLION = 3600, 10**6
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +55,13 @@ class FleetRequirements:
 
     demand: Demand
     bounds: LatencyBounds
-    start: Start
     price: float | None = None
     """The price of a GPU's hour; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A server: its limits, its speed, and the bytes of its engines."""
+    """A server: its limits and its speed."""
 
     speed: ReplicaSpeed
     places: int
@@ -76,10 +71,6 @@ class Replica:
     """The tokens of all sequences that the KV cache holds; None if unknown, which means no limit."""
     longest_draft: int = 0
     """The tokens reserved after each sequence."""
-    bytes: int = 0
-    """The bytes of all engines."""
-    fullest_bytes: int = 0
-    """The bytes of the engines on the fullest GPU."""
     slowdown: float = 1.0
     """A factor of all times."""
 
@@ -96,20 +87,11 @@ class Replica:
 
 
 def planned_replica(resolved: Resolved, speed: ReplicaSpeed, *, has_drafts: bool) -> Replica:
-    """Returns a server of a plan; one without drafts can use the draft's memory and GPUs.
-
-    The bytes of engines are nearly those of their checkpoints.
-    """
+    """Returns a server of a plan; one without drafts can use the draft's memory and GPUs."""
     target, placed, recipe = resolved.target, resolved.placement, resolved.loaded.recipe
     engines: dict[Role, EnginePlan] = dict(resolved.engines)
     if not has_drafts:
         engines = {Role.TARGET: replace(target, options=replace(target.options, max_draft_len=0))}
-    sizes: dict[int, int] = {}
-    for role, engine in engines.items():
-        ranks = rank_sizes(engine.model.source, engine.checkpoint, engine.engine_draft)
-        places: Sequence[int] = placed.of(role) or range(len(ranks))
-        for place, size in zip(places, ranks, strict=False):
-            sizes[place] = sizes.get(place, 0) + size
     # A replica on a CPU has no plan of memory.
     gpu = target.runner.gpu(recipe)
     used = {*placed.target, *(placed.draft if has_drafts else ())}
@@ -119,8 +101,6 @@ def planned_replica(resolved: Resolved, speed: ReplicaSpeed, *, has_drafts: bool
         gpus=1 if recipe.hardware.gpu == gpus.NONE else len(used),
         kv_tokens=budget_of(gpu, engines, recipe.hardware.count).tokens if gpu else None,
         longest_draft=target.options.max_draft_len if has_drafts else 0,
-        bytes=sum(sizes.values()),
-        fullest_bytes=max(sizes.values()),
     )
 
 
@@ -276,82 +256,6 @@ def obstacle(replica: Replica, demand: Demand, bounds: LatencyBounds) -> str:
     return " and ".join(reasons) or f"over {MOST:,} replicas"
 
 
-def break_even(
-    replica: Replica, speed: Callable[[float], ReplicaSpeed], plain: float, need: FleetRequirements
-) -> float | None:
-    """Returns the acceptance from which a replica with drafts serves more than `plain` requests per second.
-
-    None if it never does. `speed` gives its speed at an acceptance.
-    """
-
-    def gains(parts: int) -> bool:
-        server = replace(replica, speed=speed(parts / _ACCEPTANCES))
-        return goodput(server, need.demand, need.bounds) > 1.001 * plain
-
-    parts = 1 + bisect_left(range(1, _ACCEPTANCES + 1), True, key=gains)
-    return parts / _ACCEPTANCES if parts <= _ACCEPTANCES else None
-
-
-@dataclass(frozen=True, slots=True)
-class StartPhase:
-    """One phase of a start, and the origin of its seconds."""
-
-    name: str
-    seconds: float
-    because: str
-
-
-@dataclass(frozen=True, slots=True)
-class ColdStart:
-    """The start of several replicas at once."""
-
-    replicas: int
-    """The number of replicas."""
-    pulled: float
-    """The bytes that each replica reads from the store."""
-    parts: tuple[StartPhase, ...]
-
-    @property
-    def seconds(self) -> float:
-        return sum(part.seconds for part in self.parts)
-
-    @property
-    def traffic(self) -> float:
-        """The bytes that the store sends."""
-        return self.replicas * self.pulled
-
-
-def cold_start(start: Start, pulled: float, loaded: float, replicas: int) -> ColdStart:
-    """Returns the start of this many replicas on nodes without image or engines.
-
-    `pulled` is the bytes of the build, and `loaded` those of the fullest GPU; the GPUs of a replica load in
-    parallel. Pieces are verified as they arrive, so only the extra time of that counts.
-    """
-    pull, store = start.pull_gb_per_second, start.store_gb_per_second
-    image, verify = start.image_gb_per_second, start.verify_gb_per_second * THREADS
-    pull_s = pulled / _GB / min(pull, store / max(replicas, 1))
-    is_shared = store / max(replicas, 1) < pull
-    source = f"{store:g} GB/s, which {replicas:,} share" if is_shared else f"{pull:g} GB/s"
-    load = start.load_gb_per_second
-    parts = (
-        StartPhase("node", start.node_seconds, "assumed" if start.node_seconds else "assumed: nodes wait"),
-        StartPhase(
-            "image",
-            start.image_gb / image,
-            f"assumed: {start.image_gb:g} GB at {image:g} GB/s, 0 s where the node has it",
-        ),
-        StartPhase("pull", pull_s, f"{three_digits(int(pulled))} at {source}"),
-        StartPhase(
-            "verify",
-            max(0.0, pulled / _GB / verify - pull_s),
-            f"SHA-256 of each piece as it comes, {verify:g} GB/s",
-        ),
-        StartPhase("load", loaded / _GB / load, f"{three_digits(int(loaded))} a GPU at {load:g} GB/s"),
-        StartPhase("warm-up", start.warm_up_seconds, "assumed"),
-    )
-    return ColdStart(replicas, pulled, parts)
-
-
 @dataclass(frozen=True, slots=True)
 class Cost:
     """The cost of a fleet; money is None if no price is known."""
@@ -379,14 +283,8 @@ class SizedFleet:
     replicas: int
     spread: tuple[int | None, int | None]
     """The replicas if all times are shorter and longer by the spread of the speed; None for no number."""
-    peak: int | None
-    """The replicas for a burst; None without bursts, or if no number is enough."""
     state: ReplicaState
     """The state of each replica at the usual rate."""
-    start: ColdStart
-    """The start of all replicas at once."""
-    one_more: ColdStart
-    """The start of a single replica."""
     cost: Cost
 
 
@@ -411,15 +309,9 @@ def size(need: FleetRequirements, replica: Replica) -> FleetArm:
         return FleetArm(replica, each, None, obstacle(replica, demand, bounds))
     state = state_of(replica.times(demand.lengths), demand.of(1 / replicas))
     assert state is not None
-    spread, burst = replica.speed.spread, demand.burst
+    spread = replica.speed.spread
     faster, slower = (
         fewest(replace(replica, slowdown=factor), demand, bounds) for factor in (1 - spread, 1 + spread)
     )
-    peak = fewest(replica, replace(demand, rate=demand.rate * burst.factor), bounds) if burst else None
-    start, one_more = (
-        cold_start(need.start, replica.bytes, replica.fullest_bytes, count) for count in (replicas, 1)
-    )
     money = cost(replicas * replica.gpus, demand, need.price)
-    return FleetArm(
-        replica, each, SizedFleet(replicas, (faster, slower), peak, state, start, one_more, money)
-    )
+    return FleetArm(replica, each, SizedFleet(replicas, (faster, slower), state, money))

@@ -20,6 +20,7 @@ import trtspec
 from trtspec.base.explanation import explain
 from trtspec.cli.commands import Root, examples, typer_app
 from trtspec.cli.terminal.output import INTERRUPTED, out
+from trtspec.cli.terminal.settings import apply_settings
 
 _START = "trtspec build recipe.yaml && trtspec deploy recipe.yaml"
 
@@ -53,6 +54,7 @@ def _trtspec(
 ) -> None:
     """Speculative decoding on NVIDIA's stack: one recipe to engines under Triton."""
     out.set_talk(quiet=quiet, verbose=verbose)
+    apply_settings(os.environ)
 
 
 def main() -> None:

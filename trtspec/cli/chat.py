@@ -17,6 +17,7 @@ from trtspec.cli.terminal.options import (
     AnswerTimeoutOption,
     ApiKeyEnvOption,
     ApiKeyFileOption,
+    RunningUrlOption,
     ServedModelOption,
     TemperatureOption,
     WaitOption,
@@ -25,12 +26,11 @@ from trtspec.cli.terminal.options import (
 from trtspec.cli.terminal.output import out
 from trtspec.client.client import Client
 from trtspec.client.endpoint import ChatMessage
-from trtspec.gateway.ports import OPENAI
 
 EXAMPLES = (
     "trtspec chat",
     "trtspec chat --system 'Answer in one sentence.'",
-    "trtspec chat --url http://host:9000/v1",
+    "trtspec chat --url host:9000",
 )
 _COMMANDS = {
     "/help": "shows these commands",
@@ -44,14 +44,7 @@ _LEAVES = ("/exit", "/quit")
 class ChatOptions:
     """The options of `trtspec chat`."""
 
-    url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="OpenAI's API of a server, http://HOST:PORT/v1.",
-            show_default=f"that of what deploy serves here, or port {OPENAI}",
-        ),
-    ] = None
+    url: RunningUrlOption = None
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system prompt.")] = None
     max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 512
     temperature: TemperatureOption = None

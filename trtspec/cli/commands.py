@@ -40,7 +40,7 @@ TABLE = (
     CommandEntry(
         "demo",
         "measure.commands.demo",
-        "Build a tiny pair, serve it under Triton, stream one completion, stop.",
+        "Build and serve a tiny pair, stream one completion, stop.",
         then="init --recipe llama-3.1-8b-h100",
     ),
     CommandEntry("init", "cli.init", "Write a commented recipe to start from."),
@@ -78,6 +78,7 @@ TABLE = (
     ),
     CommandEntry("deploy", "cli.deploy", "Serve a built recipe until Ctrl-C or SIGTERM."),
     CommandEntry("deploy status", "cli.deploy_status", "Show the servers that deploy has started."),
+    CommandEntry("deploy logs", "cli.deploy_logs", "Show the log of a server that deploy has started."),
     CommandEntry("deploy stop", "cli.deploy_stop", "Stop a server that deploy has started."),
     CommandEntry("kubernetes", "cluster.commands.kubernetes", "Serve on a Kubernetes cluster."),
     CommandEntry("serve", "cli.serve", "Serve OpenAI's API in front of a Triton elsewhere."),

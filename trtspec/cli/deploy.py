@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,10 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 import trtspec
-from trtspec.backends.recipes import load, loads
-from trtspec.base.atomic import write_atomically
+from trtspec.backends.table import load, loads
 from trtspec.base.errors import OptionError, UnavailableError
+from trtspec.base.files import write_atomically
 from trtspec.base.log_line import as_json
+from trtspec.base.progress import Advance, no_progress
 from trtspec.base.roles import Role
 from trtspec.cli.terminal.options import (
     AllowedHostOption,
@@ -29,30 +33,27 @@ from trtspec.cli.terminal.options import (
 from trtspec.cli.terminal.output import INTERRUPTED, out
 from trtspec.cli.terminal.signals import ended_by_sigterm
 from trtspec.deployment import foreground
-from trtspec.deployment.build import find_build
+from trtspec.deployment.build import PlannedBuild, find_build
 from trtspec.deployment.deployment import rollout_file
 from trtspec.deployment.options import DeployOptions, with_own_logs
 from trtspec.deployment.rollout.steps import ALL, name_of, read_record
-from trtspec.deployment.server import LogFollower
+from trtspec.deployment.server import LogFollower, last_lines
 from trtspec.deployment.triton.server import UNREADY
-from trtspec.gateway.ports import GRPC, HTTP, LOOPBACK, METRICS, OPENAI, Ports
+from trtspec.gateway.ports import ANY_PORT, GRPC, HTTP, LOOPBACK, METRICS, OPENAI, Ports, check_free, free_run
 from trtspec.methods.table import METHODS
 from trtspec.models.download import refused
 from trtspec.models.source import has_file
-from trtspec.pipeline.containers.dialect import DOCKER
-from trtspec.pipeline.containers.program import find_program
 from trtspec.pipeline.machine.devices import find_gpus, product_of
 from trtspec.recipe import gpus
-from trtspec.recipe.edit import flow
+from trtspec.recipe.edit import flow, written
 from trtspec.recipe.gpus import NONE
 from trtspec.recipe.loader import model_location
-from trtspec.recipe.places import written
 from trtspec.serving.rollout.state import ROLLOUT
 
 if TYPE_CHECKING:
     from trtspec.base.errors import ServerError
     from trtspec.deployment.build import DeployedBuild
-    from trtspec.deployment.deployment import Deployment
+    from trtspec.deployment.deployment import Deployment, StartLimit
     from trtspec.deployment.place import ServingPlace
 
 _ONLY_TRITON: tuple[str, ...] = (
@@ -68,9 +69,10 @@ _ONLY_API = ("openai_port", "api_keys")
 
 EXAMPLES = (
     "trtspec deploy recipe.yaml",
-    "trtspec deploy recipe.yaml --http-port 8100 --grpc-port 8101",
+    "trtspec deploy recipe.yaml --port 8100    # HTTP; 8101 gRPC, 8102 metrics, 8103 OpenAI's API",
     "trtspec deploy Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B --container    # writes the recipe, builds, serves",
-    "trtspec deploy recipe.yaml --container --detach",
+    "trtspec deploy recipe.yaml --detach",
+    "trtspec deploy recipe.yaml --container --dry-run --format compose > compose.yaml",
     "trtspec deploy recipe.yaml --python .venv-vllm/bin/python    # engine.backend: vllm",
     "trtspec deploy status",
     "trtspec deploy stop",
@@ -115,16 +117,25 @@ class DeployArguments:
         bool,
         typer.Option("--container", help="Serve in NVIDIA's image of the release, with docker or podman."),
     ] = False
-    docker: Annotated[bool, typer.Option("--docker", hidden=True)] = False
-    """The older name of --container."""
-    detach: Annotated[
-        bool, typer.Option("--detach", help="With --container: leave it running when it is ready.")
-    ] = False
+    detach: Annotated[bool, typer.Option("--detach", help="Leave the server running when it is ready.")] = (
+        False
+    )
     dry_run: DryRunOption = False
+    format: Annotated[
+        Literal["shell", "compose"] | None,
+        typer.Option(help="What --dry-run prints: commands, or a Compose file.", show_default="shell"),
+    ] = None
     host: Annotated[
         str, typer.Option(help="The address to listen on. Triton's own ports have no password.")
     ] = LOOPBACK
     allowed_host: AllowedHostOption = None
+    port: Annotated[
+        str | None,
+        typer.Option(
+            metavar=f"N|{ANY_PORT}",
+            help=f"The first of the ports: HTTP, gRPC, metrics, OpenAI's API; {ANY_PORT} takes free ones.",
+        ),
+    ] = None
     http_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's HTTP.")] = HTTP
     grpc_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Triton's gRPC.")] = GRPC
     metrics_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the metrics.")] = METRICS
@@ -160,11 +171,6 @@ class DeployArguments:
         ),
     ] = None
 
-    @property
-    def in_container(self) -> bool:
-        """True if a container serves, whatever runs it."""
-        return self.container or self.docker
-
 
 def deploy(context: typer.Context, arguments: DeployArguments) -> None:
     """Serve a built recipe until Ctrl-C or SIGTERM.
@@ -177,7 +183,7 @@ def deploy(context: typer.Context, arguments: DeployArguments) -> None:
     and those in flight have --grace seconds to end.
 
     With --restart a server that ended by itself starts again after 1 to 30 seconds. Deploy gives up after
-    five failed starts in a row. Docker or podman restarts a server that --detach left running.
+    five failed starts in a row. A server that --detach left running is started again too.
 
     The exit status is 0 if the server was ready and was stopped, 130 if it was stopped before it was ready,
     and 1 if it ended by itself.
@@ -187,15 +193,19 @@ def deploy(context: typer.Context, arguments: DeployArguments) -> None:
     from trtspec.deployment.deploy import place_of
 
     file = _recipe(arguments)
-    build = find_build(file, arguments.output)
+    build = find_build(file, arguments.output, container=arguments.container, plans=arguments.dry_run)
     _check_options(context, build)
-    asked = _asked(context, arguments)
-    if not arguments.dry_run:
+    asked = _asked(context, arguments, is_for_triton=build.is_for_triton)
+    leaves = arguments.detach and not (arguments.container or arguments.dry_run)
+    if not (arguments.dry_run or leaves):
         asked = context.with_resource(with_own_logs(build, asked))
     if build.is_for_triton:
         _tell_rollout(file, build, asked)
-    place = place_of(build, asked, container=arguments.in_container, detach=arguments.detach)
-    _serve(place, build, asked, arguments)
+    place = place_of(build, asked, container=arguments.container, detach=arguments.detach)
+    if leaves:
+        _leave(place, build.start_limit if asked.start_s is None else None)
+    else:
+        _serve(place, build, asked, arguments)
 
 
 def _recipe(arguments: DeployArguments) -> Path:
@@ -215,7 +225,7 @@ def _recipe(arguments: DeployArguments) -> Path:
         done = trtspec.build(
             recipe,
             output=arguments.output,
-            container=arguments.in_container,
+            container=arguments.container,
             progress=out.watch,
             warn=out.warning,
         )
@@ -224,18 +234,33 @@ def _recipe(arguments: DeployArguments) -> Path:
     return recipe
 
 
-def _asked(context: typer.Context, arguments: DeployArguments) -> DeployOptions:
+def _ports(context: typer.Context, arguments: DeployArguments, *, is_for_triton: bool) -> Ports:
+    """Returns the ports: those from --port on, but for those that are given each, or the usual ones."""
+    own = {name: getattr(arguments, f"{name}_port") for name in ("http", "grpc", "metrics", "openai")}
+    names = [*own] if is_for_triton else ["openai"]
+    first, given = arguments.port, context.get_parameter_source
+    if first == ANY_PORT:
+        first = str(free_run(arguments.host, len(names)))
+    if first is not None:
+        if not first.isdecimal() or not 0 < int(first) <= 65536 - len(names):
+            raise typer.BadParameter(f"the number of a port, or {ANY_PORT}", param_hint="--port")
+        for name, port in zip(names, range(int(first), 1 << 16), strict=False):
+            if getattr(given(f"{name}_port"), "name", "") != "COMMANDLINE":
+                own[name] = port
+    return Ports(own["http"], own["grpc"], own["metrics"], own["openai"] if arguments.openai else None)
+
+
+def _asked(context: typer.Context, arguments: DeployArguments, *, is_for_triton: bool) -> DeployOptions:
     """Returns the options for the server from the command line."""
-    api_port = arguments.openai_port if arguments.openai else None
     logs = None
     if arguments.log_to == "stdout":
         # The folder exists until the command ends.
         logs = Path(context.with_resource(TemporaryDirectory(prefix="trtspec-")))
-    named = None if arguments.in_container else os.environ.get(ROLLOUT)
+    named = None if arguments.container else os.environ.get(ROLLOUT)
     return DeployOptions(
         host=arguments.host,
         allowed_hosts=tuple(arguments.allowed_host or ()),
-        ports=Ports(arguments.http_port, arguments.grpc_port, arguments.metrics_port, api_port),
+        ports=_ports(context, arguments, is_for_triton=is_for_triton),
         start_s=arguments.timeout,
         grace_s=arguments.grace,
         api_keys=arguments.api_keys,
@@ -257,21 +282,56 @@ def _serve(
     if stale := build.staleness:
         out.warning(f"{stale}, which is served unchanged")
     if arguments.dry_run:
-        out.result(place.command_line)
+        if isinstance(build, PlannedBuild):
+            out.status(f"not built yet: {build.command}")
+        out.result(place.compose or "" if arguments.format == "compose" else place.commands)
         return
     place.prepare(out.watch)
     doubt = None if asked.plain else build.doubt
     for warning in (*place.warnings, *([doubt] if doubt else ())):
         out.warning(warning)
-    if asked.start_s is None:
-        out.status(f"the start may take {build.start_limit}; --timeout says otherwise")
-    _stay(place, restart=arguments.restart)
+    _stay(place, build.start_limit if asked.start_s is None else None, restart=arguments.restart)
 
 
-def _stay(place: ServingPlace, *, restart: bool) -> None:
+def _leave(place: ServingPlace, limit: StartLimit | None) -> None:
+    """Has a process of its own serve on this machine, and prints its addresses when it is ready.
+
+    Raises `typer.Exit` with the process's status if that ends before.
+    """
+    deployment = place.deployment
+    place.prepare(out.watch)
+    check_free(deployment.host, deployment.all_ports)
+    ports = [f"--{name}-port={port}" for name, port in deployment.all_ports.items()]
+    words = [word for word in sys.argv[1:] if word != "--detach"]
+    log = deployment.build / f"deploy-{deployment.asked_port}.log"
+    with log.open("wb") as output:
+        child = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "trtspec", *words, *ports, "--restart"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        with ended_by_sigterm(), ServerTalk(deployment, None, limit).starting() as tell:
+            while child.poll() is None and not deployment.is_ready():
+                tell("")
+                time.sleep(0.2)
+    except BaseException:
+        child.terminate()
+        child.wait()
+        raise
+    if child.poll() is not None:
+        for line in last_lines(log):
+            out.status(line)
+        raise typer.Exit(max(child.returncode, 1))
+    ServerTalk(deployment, f"{deployment.container_name}-{child.pid}", None).ready()
+
+
+def _stay(place: ServingPlace, limit: StartLimit | None, *, restart: bool) -> None:
     """Stays in the foreground while a place serves; raises `typer.Exit` if it is interrupted."""
     deployment, left = place.deployment, place.left
-    talk = LogTalk(deployment, None) if deployment.logs else ServerTalk(deployment, left)
+    talk = LogTalk(deployment, None, limit) if deployment.logs else ServerTalk(deployment, left, limit)
     following = LogFollower(deployment.all_logs, talk.log) if isinstance(talk, LogTalk) else nullcontext()
     try:
         with following, deployment.as_local(None).announced():
@@ -287,12 +347,12 @@ def _stay(place: ServingPlace, *, restart: bool) -> None:
 
 def _check_together(arguments: DeployArguments) -> None:
     """Refuses options that have no effect without another one, or beside it."""
-    if arguments.docker and find_program().dialect is not DOCKER:
-        raise typer.BadParameter("it is podman that runs containers here: --container", param_hint="--docker")
-    if arguments.detach and not arguments.in_container:
-        raise typer.BadParameter("only a container can be left running: --container", param_hint="--detach")
+    if arguments.format and not arguments.dry_run:
+        raise typer.BadParameter("it is how a dry run is shown: --dry-run", param_hint="--format")
+    if arguments.format == "compose" and not arguments.container:
+        raise typer.BadParameter("Compose runs containers: --container", param_hint="--format")
     if arguments.detach and arguments.log_to == "stdout":
-        why = "docker or podman has the logs of what is left running"
+        why = "trtspec deploy logs shows those of what is left running"
         raise typer.BadParameter(why, param_hint="--log-to")
     if arguments.api_keys and not arguments.openai:
         why = "there is no OpenAI's API to open: --openai"
@@ -327,23 +387,39 @@ def _tell_rollout(recipe: Path, build: DeployedBuild, asked: DeployOptions) -> N
         )
 
 
-class ServerTalk:
-    """Prints the states of the server; `left` names the container that is left running, if there is one."""
+_LONG_S = 20.0
 
-    def __init__(self, deployment: Deployment, left: str | None) -> None:
-        self._deployment, self._left = deployment, left
+
+class ServerTalk:
+    """Prints the states of the server; `left` names what is left running, if it is.
+
+    After some seconds of its start it says the `limit`, if that is not the user's own.
+    """
+
+    def __init__(self, deployment: Deployment, left: str | None, limit: StartLimit | None) -> None:
+        self._deployment, self._left, self._limit = deployment, left, limit
 
     @contextmanager
     def starting(self) -> Iterator[Callable[[str], None]]:
-        software, log = self._deployment.software, self._deployment.log
-        with out.progress(f"starting {software} (log: {log})") as advance:
-            yield lambda does: advance(0, does)
+        begin = time.monotonic()
+
+        def tell(does: str) -> None:
+            if self._limit and time.monotonic() - begin > _LONG_S:
+                out.status(f"the start may take {self._limit}; --timeout says otherwise")
+                self._limit = None
+            advance(0, does)
+
+        with self._progress(f"starting {self._deployment.software}") as advance:
+            yield tell
+
+    def _progress(self, label: str) -> AbstractContextManager[Advance]:
+        return out.progress(f"{label} (log: {self._deployment.log})")
 
     def ready(self) -> None:
         how = f"trtspec deploy stop {self._left} stops it" if self._left else "Ctrl-C stops it"
         out.status(f"{self._deployment.model_name} is ready; {how}")
         if self._left:
-            out.status(f"its log: {find_program().name} logs --follow {self._left}")
+            out.status(f"its log: trtspec deploy logs {self._left} --follow")
         for what, where in self._deployment.addresses.items():
             out.result(f"{what:<8} {where}")
         out.result(self._deployment.example)
@@ -363,10 +439,9 @@ class ServerTalk:
 class LogTalk(ServerTalk):
     """The same for a server without a terminal, whose logs all go to stdout; `log` prints them."""
 
-    @contextmanager
-    def starting(self) -> Iterator[Callable[[str], None]]:
-        out.status(f"starting {self._deployment.software}")
-        yield lambda _: None
+    def _progress(self, label: str) -> AbstractContextManager[Advance]:
+        out.status(label)
+        return no_progress(label, None)
 
     def ready(self) -> None:
         out.status(f"{self._deployment.model_name} is ready")

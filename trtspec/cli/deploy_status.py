@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from trtspec.base.errors import UnavailableError
+from trtspec.cli.deploy_stop import is_installed
 from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import ShownRows, out
 from trtspec.client.local_server import find_servers
 from trtspec.deployment.container import find_deployed
+from trtspec.deployment.preview import serve_words
 from trtspec.pipeline.containers.program import find_program
 
 if TYPE_CHECKING:
@@ -19,16 +22,13 @@ EXAMPLES = ("trtspec deploy status", "trtspec deploy status --json")
 
 def deploy_status(json: JsonOption = False) -> None:
     """Show the servers that deploy has started."""
-    from trtspec.deployment.openai import serve_line  # needs the extra for serving here
-
     program, servers = find_program(), find_servers()
     try:
         found = [(deployed, deployed.api_flaw) for deployed in find_deployed(program)]
     except UnavailableError as error:
-        if not servers:
-            raise
         found = []
-        out.warning(f"containers are not shown: {error}")
+        if is_installed(program):
+            out.warning(f"containers are not shown: {error}")
     rows = [
         {
             "name": deployed.state.name,
@@ -45,10 +45,10 @@ def deploy_status(json: JsonOption = False) -> None:
     ]
     known = {(row["build"], row["url"]) for row in rows}
     rows += [_in_foreground(server) for server in servers if (server.build, server.url) not in known]
-    out.show(ShownRows(rows, f"nothing is deployed here, nor in {program.name}"), as_json=json)
+    out.show(ShownRows(rows, "nothing is deployed here"), as_json=json)
     for deployed, api_flaw in found:
         if api_flaw:
-            name, line = deployed.state.name, serve_line(deployed.deployment)
+            name, line = deployed.state.name, shlex.join(serve_words(deployed.deployment))
             is_gone = api_flaw == "not running"
             why = "as after a restart of this machine" if is_gone else "and holds its port: end it first"
             out.warning(f"OpenAI's API of {name} is {api_flaw}, {why}")

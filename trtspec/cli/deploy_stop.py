@@ -2,52 +2,63 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection
-from typing import Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from trtspec.base.errors import UnavailableError
+from trtspec.cli.terminal.options import DeployedNameArgument
 from trtspec.cli.terminal.output import out
 from trtspec.client.local_server import find_servers
 from trtspec.deployment.container import find_deployed, stop
 from trtspec.pipeline.containers.program import find_program
 
+if TYPE_CHECKING:
+    from trtspec.client.local_server import LocalServer
+    from trtspec.deployment.container import DeployedContainer
+    from trtspec.pipeline.containers.program import Program
+
 EXAMPLES = ("trtspec deploy stop", "trtspec deploy stop trtspec-tiny-0a1b2c3d")
 
 
-def deploy_stop(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="The server's name, as trtspec deploy status shows it.", show_default="the only one"
-        ),
-    ] = None,
-) -> None:
+def deploy_stop(name: DeployedNameArgument = None) -> None:
     """Stop a server that deploy has started.
 
     Requests in flight have the seconds of deploy --grace to end.
     """
+    program, containers, servers = find_all()
+    name = only_one(name, servers, "here")
+    if server := servers[name]:
+        server.stop()
+    else:
+        stop(program, containers[name])
+    out.status(f"{name}: stopped")
+
+
+def find_all() -> tuple[Program, dict[str, DeployedContainer], dict[str, LocalServer | None]]:
+    """Returns the containers that deploy has started, and all servers by name; None for a container's own.
+
+    Raises `UnavailableError` if there is no server, and docker or podman is there and does not answer.
+    """
     program = find_program()
     servers = {(server.build, server.url): server for server in find_servers() if server.process}
     try:
-        found = {deployed.state.name: deployed for deployed in find_deployed(program)}
+        containers = {each.state.name: each for each in find_deployed(program)}
     except UnavailableError:
-        if not servers:
+        if not servers and is_installed(program):
             raise
-        found = {}
+        containers = {}
     # A deploy in the foreground removes its container itself.
-    foreground = {
-        known: servers.pop((str(deployed.deployment.build), deployed.deployment.url), None)
-        for known, deployed in found.items()
+    found = {
+        known: servers.pop((str(each.deployment.build), each.deployment.url), None)
+        for known, each in containers.items()
     }
-    foreground |= {server.name: server for server in servers.values()}
-    name = only_one(name, foreground, f"here or in {program.name}")
-    if server := foreground[name]:
-        server.stop()
-    else:
-        stop(program, found[name])
-    out.status(f"{name}: stopped")
+    return program, containers, found | {server.name: server for server in servers.values()}
+
+
+def is_installed(program: Program) -> bool:
+    """Says whether there can be containers here."""
+    return shutil.which(program.name) is not None
 
 
 def only_one(name: str | None, found: Collection[str], where: str) -> str:
@@ -60,5 +71,5 @@ def only_one(name: str | None, found: Collection[str], where: str) -> str:
     repair = f"deployed are {', '.join(sorted(found))}" if found else None
     if name is None:
         problem = "which one?" if found else f"nothing is deployed {where}"
-        raise UnavailableError("stop", problem, repair)
+        raise UnavailableError("server", problem, repair)
     raise UnavailableError(name, f"is not deployed {where}", repair)

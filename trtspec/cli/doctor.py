@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trtspec.backends.recipes import load
+from trtspec.backends.table import load
 from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.findings import Finding, Severity, as_json, errors, ok
 from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
+from trtspec.cli.terminal.settings import found_settings
 from trtspec.deployment.triton.install import find_wheel
 from trtspec.pipeline.build.plan import PlanRequest, look_here
 from trtspec.pipeline.machine.doctor import examine
@@ -44,7 +45,7 @@ def doctor(
     loaded = load(recipe, asked_backend({}, os.environ)) if recipe else None
     output = build_folder(loaded, {}, os.environ) if loaded else Path()
     machine = look(loaded, output, _wheel())
-    findings = examine(machine, loaded.recipe if loaded else None)
+    findings = [*examine(machine, loaded.recipe if loaded else None), found_settings()]
     if loaded and not any(state.problem for state in machine.models.values()):
         findings += _models(loaded, machine)
     out.show(ExaminedMachine(recipe, findings), as_json=json)
@@ -80,11 +81,11 @@ class ExaminedMachine:
     findings: list[Finding]
 
     def tell(self) -> None:
-        width = max(len(finding.subject) for finding in self.findings)
+        rows = []
         for finding in self.findings:
-            out.result(f"{_LABELS[finding.severity]:7}  {finding.subject:{width}}  {finding.problem}")
-            if finding.repair:
-                out.result(f"{'':7}  {'':{width}}  {finding.repair}")
+            rows.append((f"{_LABELS[finding.severity]:7}", finding.subject, finding.problem))
+            rows += [("", "", finding.repair)] if finding.repair else []
+        out.table(rows)
 
     def as_json(self) -> dict[str, Any]:
         return {"recipe": str(self.recipe) if self.recipe else None, **as_json(self.findings)}

@@ -132,12 +132,14 @@ class FoundDrafts:
                 out.result(f"  {line}")
             for note in fitting[0].notes:
                 out.result(f"  # {note.subject}: {note.problem}")
-        unseen = [(one.candidate.name, " ".join(one.lines)) for one in self.unseen]
+        unseen = [(one.candidate.name, _licence(one), " ".join(one.lines)) for one in self.unseen]
         refused = [(one.candidate.name, one.problem) for one in self.refused]
-        for title, rows in (("not on this machine, so not looked at", unseen), ("does not fit", refused)):
-            if rows:
-                out.result()
-                out.table(rows, (title, ""))
+        if unseen:
+            out.result()
+            out.table(unseen, ("not on this machine, so not looked at", "licence", ""))
+        if refused:
+            out.result()
+            out.table(refused, ("does not fit", ""))
         if left := len(self.left_out):
             out.status(f"{left} more were not looked at: --most {len(self.judged) + left}")
         if fitting and self.gpu != NONE:
@@ -163,5 +165,9 @@ def _row(one: JudgedDraft) -> tuple[str, ...]:
         gain = f"{low.speedup:.1f}x to {high.speedup:.1f}x, K {low.length} to {high.length}"
     method = f"{one.method}, translated" if one.translates else one.method
     context = str(one.context) if one.context else "unknown"
-    licence = one.candidate.licence or "none named"
-    return one.candidate.name, method, short(one.parameters), context, licence, gain, ", ".join(one.runs)
+    runs = ", ".join(one.runs)
+    return one.candidate.name, method, short(one.parameters), context, _licence(one), gain, runs
+
+
+def _licence(one: JudgedDraft) -> str:
+    return one.candidate.licence or "none named"

@@ -14,6 +14,7 @@ from trtspec.cli.terminal.options import (
     ApiKeyEnvOption,
     ApiKeyFileOption,
     JsonOption,
+    RunningUrlOption,
     ServedModelOption,
     TemperatureOption,
     WaitOption,
@@ -21,7 +22,6 @@ from trtspec.cli.terminal.options import (
 )
 from trtspec.cli.terminal.output import out
 from trtspec.client.endpoint import ChatMessage, TimedAnswer, unheard
-from trtspec.gateway.ports import GRPC, OPENAI
 
 # The largest values that the tensors can hold.
 _INT32, _UINT64 = 2**31 - 1, 2**64 - 1
@@ -32,7 +32,7 @@ EXAMPLES = (
     "trtspec generate --chat 'Why is the sky blue?'",
     "trtspec generate - < prompt.txt",
     "trtspec generate --num-draft-tokens 0 'def fib('    # the target alone",
-    "trtspec generate --url http://host:9000/v1 'def fib('    # vLLM's server, or any of OpenAI's API",
+    "trtspec generate --url host:8000 'def fib('    # any server: what it speaks is found by asking",
 )
 
 
@@ -72,14 +72,7 @@ class GenerateOptions:
         typer.Option(min=0, max=_UINT64, help="The seed of sampling: the same seed gives the same text."),
     ] = None
     stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None
-    url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Triton's gRPC, HOST:PORT; or OpenAI's API, http://HOST:PORT/v1.",
-            show_default=f"what deploy serves here, or port {GRPC} or {OPENAI}",
-        ),
-    ] = None
+    url: RunningUrlOption = None
     model_name: ServedModelOption = None
     api_key_file: ApiKeyFileOption = None
     api_key_env: ApiKeyEnvOption = None
@@ -91,8 +84,6 @@ class GenerateOptions:
 def generate(options: GenerateOptions) -> None:
     """Complete a prompt; acceptance and speed on stderr."""
     key = read_key(options.api_key_file, options.api_key_env)
-    if key and options.url and "://" not in options.url:
-        raise typer.BadParameter("Triton's gRPC asks for none", param_hint="--api-key-file, --api-key-env")
     client = trtspec.Client(
         options.url, options.model_name, api_key=key, wait_s=options.wait, timeout_s=options.timeout
     )
@@ -154,6 +145,6 @@ def summary(completion: TimedAnswer) -> str:
     if drafts is None:
         return f"{speed}; this server does not report drafts"
     if not drafts.drafted:
-        return f"{speed}, nothing drafted"
+        return f"{speed}, nothing drafted{': ' * bool(drafts.undrafted)}{drafts.undrafted}"
     share = drafts.accepted / drafts.drafted
     return f"{speed}, {drafts.accepted} of {drafts.drafted} draft tokens accepted ({share:.0%})"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import TrtspecError
+from trtspec.base.files import write_atomically
 from trtspec.cli.terminal.options import BackendOption, ForceOption
 from trtspec.cli.terminal.output import out
 from trtspec.recipe.gpus import GPUS, NONE
@@ -116,7 +116,7 @@ def _read(command: str, path: Path, asked: Mapping[str, str | None], *, allow_lo
 def _own_flags(tool: MigrationTool) -> OwnFlags:
     """Returns the flags of a tool's own parser if the tool is installed, and none otherwise."""
     from trtspec.backends.table import backend_named
-    from trtspec.pipeline.machine.installed import flags_of, python_of
+    from trtspec.pipeline.machine.host import flags_of, python_of
 
     server = tool.own_parser
     python = python_of(server, backend_named(tool.backend).packages) if server else None

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trtspec.backends.moving import move
-from trtspec.backends.recipes import load
-from trtspec.base.atomic import write_atomically
+from trtspec.backends.table import load
 from trtspec.base.errors import TrtspecError
+from trtspec.base.files import write_atomically
 from trtspec.cli.terminal.options import AnyBackend, ForceOption, JsonOption, RecipeArgument
 from trtspec.cli.terminal.output import out
 from trtspec.recipe.edit import flow

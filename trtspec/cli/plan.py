@@ -24,8 +24,7 @@ from trtspec.forecast.outlook import within
 from trtspec.forecast.rules import MeasuredRun
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.plan.outlook import PlanOutlook, look_ahead
-from trtspec.pipeline.plan.picture import draw
-from trtspec.pipeline.plan.schedule import check_form, forecast_schedule, write_schedule
+from trtspec.pipeline.plan.schedule import check_form, draw, forecast_schedule, write_schedule
 from trtspec.pipeline.plan.speed import ACCEPTANCES, source
 from trtspec.recipe.gpus import GPUS
 from trtspec.serving.executors.torch import host
@@ -100,12 +99,6 @@ class PlanCommandOptions:
             help="With --fleet: take lengths from prompts, a trace, or synthetic:input=512,output=128.",
         ),
     ] = None
-    store: Annotated[
-        str | None,
-        typer.Option(
-            "--store", metavar="URL", help="With --fleet: the store that replicas pull their engines from."
-        ),
-    ] = None
     schedule: Annotated[
         Path | None,
         typer.Option(
@@ -130,11 +123,11 @@ def plan(options: PlanCommandOptions) -> None:
         # The wing of fleets comes with the option.
         from trtspec.capacity.commands.plan_fleet import FleetOptions, plan_fleet
 
-        of_fleet = FleetOptions(options.rate, options.workload, options.store, options.measured)
+        of_fleet = FleetOptions(options.rate, options.workload, options.measured)
         out.show(plan_fleet(made, of_fleet), as_json=options.json)
         return
-    if options.rate is not None or options.workload or options.store:
-        raise typer.BadParameter("--rate, --workload and --store go with --fleet")
+    if options.rate is not None or options.workload:
+        raise typer.BadParameter("--rate and --workload go with --fleet")
     if options.commands:
         for step in made.steps:
             out.result(shlex.join(step.command) if step.command else f"# {step.name}: {step.summary}")

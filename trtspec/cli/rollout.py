@@ -13,15 +13,14 @@ import typer
 import trtspec
 from trtspec.base.errors import RefusedError
 from trtspec.cli.terminal.engines import require_coordinator
-from trtspec.cli.terminal.options import JsonOption, OutputOption, RecipeArgument
+from trtspec.cli.terminal.options import JsonOption, OutputOption, RecipeArgument, RunningUrlOption
 from trtspec.cli.terminal.output import out
-from trtspec.client.local_server import one_address
+from trtspec.cli.top import metrics_url
 from trtspec.deployment.build import no_build
 from trtspec.deployment.rollout import steps
 from trtspec.deployment.rollout.bounds import BoundState, Check
 from trtspec.deployment.rollout.rollout import DeployedRollout
 from trtspec.deployment.rollout.steps import name_of
-from trtspec.gateway.ports import LOOPBACK, METRICS
 from trtspec.pipeline.plan.outlook import look_ahead
 from trtspec.pipeline.plan.resolved import build_folder
 from trtspec.serving.executors.torch.host import look
@@ -37,19 +36,12 @@ EXAMPLES = (
     "trtspec rollout status recipe.yaml || trtspec rollout back recipe.yaml",
 )
 
-UrlOption = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        help="The URL of the server's metrics.",
-        show_default=f"those of what deploy serves here, or :{METRICS}",
-    ),
-]
-
 
 def status(
-    recipe: RecipeArgument, output: OutputOption = None, url: UrlOption = None, json: JsonOption = False
+    recipe: RecipeArgument,
+    output: OutputOption = None,
+    url: RunningUrlOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Show the step of the roll-out, and each bound with its measured value.
 
@@ -64,7 +56,7 @@ def status(
 def next_(
     recipe: RecipeArgument,
     output: OutputOption = None,
-    url: UrlOption = None,
+    url: RunningUrlOption = None,
     force: Annotated[
         bool, typer.Option("--force", help="Take the next step even if a bound does not hold.")
     ] = False,
@@ -81,14 +73,20 @@ def next_(
 
 
 def back(
-    recipe: RecipeArgument, output: OutputOption = None, url: UrlOption = None, json: JsonOption = False
+    recipe: RecipeArgument,
+    output: OutputOption = None,
+    url: RunningUrlOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Go back to the step before, whatever the bounds say."""
     _show_move(_running(recipe, output, url).go_back(), "no request has drafts already", as_json=json)
 
 
 def off(
-    recipe: RecipeArgument, output: OutputOption = None, url: UrlOption = None, json: JsonOption = False
+    recipe: RecipeArgument,
+    output: OutputOption = None,
+    url: RunningUrlOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Take the drafts from all requests that begin from now on."""
     _show_move(_running(recipe, output, url).go_off(), "", as_json=json)
@@ -129,13 +127,12 @@ def _running(recipe: Path, output: str | None, url: str | None) -> DeployedRollo
     if not build.is_dir():
         raise no_build(build, f"trtspec build {recipe}")
     place = str(build.resolve())
-    found = url or one_address(lambda server: server.metrics, lambda server: server.build == place)
     share = loaded.recipe.speculation.share
     return DeployedRollout(
         build,
         loaded.recipe.serving.triton_name,
         1.0 if share is None else float(share),
-        found or f"{LOOPBACK}:{METRICS}",
+        metrics_url(url, lambda server: server.build == place),
     )
 
 

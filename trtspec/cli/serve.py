@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -30,7 +30,7 @@ EXAMPLES = (
 class ServeOptions:
     """The options of `trtspec serve`."""
 
-    url: Annotated[str, typer.Option(metavar="URL", help="Triton's HTTP, as in http://host:8000.")]
+    url: Annotated[str, typer.Option(metavar="URL", help="The address of a Triton's HTTP, as in host:8000.")]
     tokenizer: Annotated[
         Path | None,
         typer.Option(
@@ -64,8 +64,11 @@ def serve(options: ServeOptions) -> None:
     The Triton must serve a model of trtspec. Serve runs until Ctrl-C or SIGTERM. The folder of the tokenizer
     is in the build directory. Without it there is no chat template, and the API answers prompts but no chats.
     """
+    from trtspec.client.finding import check_triton
     from trtspec.gateway.openai import server
 
+    if "://" not in options.url:
+        options = replace(options, url=f"http://{options.url}")
     _check(options)
     check_open_files()
     names, has_defaults = tuple(options.served_model_name or ()), options.generation_config == "auto"
@@ -82,6 +85,7 @@ def serve(options: ServeOptions) -> None:
     try:
         read(f"{options.url.rstrip('/')}/v2/models/{options.model_name}/ready")
     except UnavailableError as error:
+        check_triton(options.url)
         out.warning(f"{error}; requests fail until the model is ready there")
     out.status(f"in front of {options.model_name} at {options.url}; Ctrl-C stops it")
     out.result(f"OpenAI   http://{in_url(options.host)}:{options.port}/v1")

@@ -18,7 +18,7 @@ from trtspec.base.units import three_digits
 from trtspec.cli.terminal.options import DryRunOption, JsonOption, OutputOption, RecipeArgument
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.signals import ended_by_sigterm
-from trtspec.pipeline.machine.installed import this_runtime
+from trtspec.pipeline.machine.host import this_runtime
 from trtspec.pipeline.store import upkeep
 from trtspec.pipeline.store.lease import builders
 from trtspec.pipeline.store.reuse import keep, remembered
@@ -27,8 +27,7 @@ from trtspec.pipeline.store.store import find_entry
 from trtspec.pipeline.store.upkeep import PruneRules
 
 if TYPE_CHECKING:
-    from trtspec.pipeline.store.entry import Entry
-    from trtspec.pipeline.store.store import Store
+    from trtspec.pipeline.store.store import Entry, Store
 
 HELP = "Keep engines in a folder, S3, GCS or elsewhere."
 EXAMPLES = (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtspec.cli.terminal.options import JsonOption
+from trtspec.cli.terminal.options import JsonOption, RunningUrlOption
 from trtspec.cli.terminal.output import out, visible
 from trtspec.client.local_server import one_address
 from trtspec.client.scrape import parse, read
@@ -21,6 +21,7 @@ from trtspec.gateway.ports import LOOPBACK, METRICS
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from trtspec.client.local_server import LocalServer
     from trtspec.deployment.figures import ServerFigures
 
 
@@ -131,20 +132,13 @@ def _bar(share: float, width: int = _BAR) -> str:
 
 EXAMPLES = (
     "trtspec top",
-    "trtspec top --url http://gpu-host:8002/metrics --interval 5",
+    "trtspec top --url gpu-host:8000 --interval 5",
     "trtspec top --once --json",
 )
 
 
 def top(
-    url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="The URL of the metrics.",
-            show_default=f"what deploy serves here, or :{METRICS}",
-        ),
-    ] = None,
+    url: RunningUrlOption = None,
     model_name: Annotated[
         str | None, typer.Option(help="The recipe's serving.model_name.", show_default="the only one")
     ] = None,
@@ -157,7 +151,7 @@ def top(
     It reads only the server's metrics. On a terminal the figures change in place. Elsewhere top prints the
     figures of each interval, with --json as one line of JSON.
     """
-    url = url or one_address(lambda server: server.metrics) or f"{LOOPBACK}:{METRICS}"
+    url = metrics_url(url)
     before = parse(read(url), time.monotonic())
     model = choose(before, model_name, url)
     with _shown(f"{model} at {url}", json) as show:
@@ -168,6 +162,15 @@ def top(
             before = now
             if once:
                 return
+
+
+def metrics_url(url: str | None, is_meant: Callable[[LocalServer], bool] = lambda _: True) -> str:
+    """Returns the URL of the metrics of a server at an address, or of what deploy serves here."""
+    if url is None:
+        return one_address(lambda server: server.metrics, is_meant) or f"{LOOPBACK}:{METRICS}"
+    from trtspec.client.finding import metrics_at  # needs an extra
+
+    return metrics_at(url)
 
 
 @contextmanager

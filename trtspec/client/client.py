@@ -8,7 +8,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trtspec.base.errors import ServerError, UnavailableError
 from trtspec.client.endpoint import (
@@ -20,28 +20,36 @@ from trtspec.client.endpoint import (
     TimedAnswer,
     unheard,
 )
-from trtspec.client.finding import DEFAULT_MODEL, StreamingEndpoint, find, metrics_beside
-from trtspec.client.grpc import GrpcEndpoint
-from trtspec.client.local_server import LocalServer, one_address
+from trtspec.client.finding import (
+    GRPC_SCHEME,
+    StreamingEndpoint,
+    find_any,
+    metrics_beside,
+    other_port,
+    spoken_by,
+)
+from trtspec.client.local_server import LocalServer, is_starting, one_address
 from trtspec.client.scrape import Growth, Scrape, parse, read
 from trtspec.gateway.ports import GRPC, LOOPBACK, OPENAI, listens
+
+if TYPE_CHECKING:
+    from trtspec.client.grpc import GrpcEndpoint
 
 API = f"http://{LOOPBACK}:{OPENAI}/v1"
 """OpenAI's API of what `trtspec deploy` serves on this machine."""
 
 _T = TypeVar("_T")
 _LOOK_S = 0.2
-_NO_CHAT = "Triton's own API puts nothing through a chat template"
-_NAME_API = "name OpenAI's API: --url http://HOST:PORT/v1"
 
 
 class Client:
     """Asks one model of a server for completions.
 
-    `url` is Triton's gRPC (HOST:PORT), Triton's HTTP, or OpenAI's API (http://HOST:PORT/v1) of any server.
+    `url` is any server's address: its API is found by asking (OpenAI's, Triton's HTTP, Triton's gRPC).
     Without it the client asks what `trtspec deploy` serves on this machine. `model_name` is `speculative_llm`
     or, with OpenAI's API, the only model if it is left out. `api_key` is for OpenAI's API. It waits `wait_s`
-    seconds for a server that is not ready. An answer must be complete after `timeout_s`.
+    seconds for a server that is not ready; unless that is 0, one that deploy starts here is waited for until
+    it is ready. An answer must be complete after `timeout_s`.
 
     The client keeps no connection, so there is nothing to close.
     """
@@ -102,56 +110,47 @@ class Client:
         """Returns the address of this machine's server: the one that deploy has recorded, or else one on the
         usual ports.
 
-        OpenAI's API answers while Triton still starts. Raises `ServerError` if nobody listens, and
+        Raises `ServerError` if nobody listens, and
         `UnavailableError` if deploy has recorded several. Triton's gRPC has no keys and no chats.
         """
 
         def address(server: LocalServer) -> str | None:
-            return server.openai if needs_api else server.grpc or server.openai
+            grpc = f"{GRPC_SCHEME}://{server.grpc}" if server.grpc else None
+            return server.openai if needs_api else grpc or server.openai
 
         deadline = time.monotonic() + self._wait_s
         while True:
             if url := one_address(address, lambda one: self._model_name in (None, one.model)):
                 return url
+            if not needs_api and listens(LOOPBACK, GRPC):
+                return f"{GRPC_SCHEME}://{LOOPBACK}:{GRPC}"
             is_over = time.monotonic() >= deadline
-            if needs_api:
-                if is_over or listens(LOOPBACK, OPENAI):
-                    return API
-            elif listens(LOOPBACK, GRPC):
-                return f"{LOOPBACK}:{GRPC}"
-            elif await self._is_of_others() or (is_over and listens(LOOPBACK, OPENAI)):
+            if listens(LOOPBACK, OPENAI) or (needs_api and is_over):
                 return API
-            elif is_over:
+            if is_over:
                 problem = f"nobody listens on port {GRPC}, Triton's gRPC, or {OPENAI}, OpenAI's API"
                 repair = "trtspec deploy RECIPE starts a server; --url names another"
                 raise ServerError(LOOPBACK, problem, repair)
             await asyncio.sleep(_LOOK_S)
 
-    async def _is_of_others(self) -> bool:
-        """Says whether OpenAI's API on its usual port is not trtspec's own."""
-        with suppress(UnavailableError):
-            found = await find(API, self._model_name, chat=False, timeout_s=self._timeout_s)
-            await found.endpoint.close()
-            return not found.endpoint.plain_per_request
-        return False
-
     async def _ask(self, url: str, request: EndpointRequest, hear: Hear, *, chat: bool) -> TimedAnswer:
         """Asks an API; raises `ServerError` for its errors, and for what it lacks."""
-        if "://" not in url and self._key:
-            raise ServerError(url, "Triton's gRPC asks for no API key", "leave it out, or name OpenAI's API")
-        if "://" not in url and chat:
-            raise ServerError(url, _NO_CHAT, _NAME_API)
         endpoint = await self._endpoint(url, chat=chat)
         try:
-            if chat and endpoint.api != "openai":
-                raise ServerError(endpoint.url, _NO_CHAT, _NAME_API)
+            spoken = spoken_by(endpoint)
+            if chat and spoken != "openai":
+                # Triton's own API puts nothing through a chat template.
+                raise await other_port(endpoint.url, spoken, "openai")
+            if self._key and spoken == "grpc":
+                repair = "leave it out, or name OpenAI's API"
+                raise ServerError(endpoint.url, "Triton's gRPC asks for no API key", repair)
             if request.num_draft_tokens is not None and not endpoint.plain_per_request:
                 problem = "takes K at its start only, not in a request"
                 repair = "leave --num-draft-tokens out; trtspec deploy RECIPE --plain serves the target alone"
                 raise ServerError(endpoint.url, problem, repair)
-            before = None if endpoint.plain_per_request else _looked(endpoint)
+            before = None if endpoint.plain_per_request else await _looked(endpoint)
             answer = await endpoint.ask(request, hear)
-            after = _looked(endpoint) if before and answer.drafts is None else None
+            after = await _looked(endpoint) if before and answer.drafts is None else None
             if before and after:
                 answer.drafts = Growth(before, after).drafts
             return answer
@@ -167,16 +166,14 @@ class Client:
         deadline = time.monotonic() + self._wait_s
         while True:
             try:
-                if "://" not in url:
-                    model = self._model_name or DEFAULT_MODEL
-                    return await GrpcEndpoint.find(url, model, self._timeout_s)
-                found = await find(url, self._model_name, chat=chat, timeout_s=self._timeout_s, key=self._key)
+                return await find_any(
+                    url, self._model_name, chat=chat, timeout_s=self._timeout_s, key=self._key
+                )
             except UnavailableError:
-                if time.monotonic() > deadline:
+                # One that deploy starts here is waited for as long as its start may take.
+                if time.monotonic() > deadline and not (self._wait_s and is_starting(url)):
                     raise
                 await asyncio.sleep(_LOOK_S)
-            else:
-                return found.endpoint
 
 
 def _outcome(work: Coroutine[Any, Any, _T]) -> _T:
@@ -189,11 +186,11 @@ def _outcome(work: Coroutine[Any, Any, _T]) -> _T:
         return thread.submit(asyncio.run, work).result()
 
 
-def _looked(endpoint: Endpoint) -> Scrape | None:
+async def _looked(endpoint: Endpoint) -> Scrape | None:
     """Returns the metrics beside an API, as vLLM has them; None if there are none."""
     with suppress(UnavailableError):
-        if url := metrics_beside(endpoint):
-            return parse(read(url), time.monotonic())
+        if url := await metrics_beside(endpoint):
+            return parse(await asyncio.to_thread(read, url), time.monotonic())
     return None
 
 

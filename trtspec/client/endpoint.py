@@ -70,6 +70,8 @@ class DraftCounts:
     accepted: int
     histogram: tuple[int, ...]
     """`histogram[j]` counts the verifications that accepted exactly j tokens."""
+    undrafted: str = ""
+    """The reason in words where nothing was drafted, if the server says it."""
 
 
 @dataclass(slots=True)

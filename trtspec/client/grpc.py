@@ -117,6 +117,17 @@ class GrpcEndpoint(TritonTextModel):
                 responses.cancel()
 
 
+async def is_live(url: str, timeout_s: float) -> bool:
+    """Says whether a Triton server answers at HOST:PORT."""
+    client = triton.InferenceServerClient(url)
+    try:
+        return bool(await client.is_server_live(client_timeout=timeout_s))
+    except _BROKEN:
+        return False
+    finally:
+        await client.close()
+
+
 def _join(tensors: dict[str, Any], said: dict[str, Any]) -> None:
     """Adds the outputs of a response: what has a value for each token comes in pieces, as the text does."""
     for name, value in said.items():

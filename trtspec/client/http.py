@@ -15,6 +15,8 @@ from yarl import URL
 from trtspec.client.endpoint import AskError, Hear, TimedAnswer
 
 _CONNECT_S = 10.0
+_LOOK_S = 10.0
+"""The seconds that a server has to say what it is."""
 _KEEP_S = 2.0
 """The seconds that an idle connection is kept: uvicorn, which most servers use, closes it after five. A POST
 on a connection that the server is closing fails, and is not repeated."""
@@ -83,10 +85,10 @@ class Streams:
     async def get(self, url: URL) -> dict[str, Any] | None:
         """Returns the JSON object at a URL, None if there is none.
 
-        Raises `AskError` where nobody answers.
+        Raises `AskError` where nobody answers in ten seconds.
         """
-        sent = perf_counter()
-        async with _ask_errors(sent), self._session.get(url) as response:
+        sent, limit = perf_counter(), aiohttp.ClientTimeout(total=_LOOK_S, connect=_CONNECT_S)
+        async with _ask_errors(sent), self._session.get(url, timeout=limit) as response:
             body = await response.read()
             if response.status in (401, 403):
                 raise AskError("rejected", f"{response.status}: an API key is required", sent)

@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from trtspec.base.errors import UnavailableError
-from trtspec.base.locks import locked, try_lock, unlock
+from trtspec.base.files import locked, try_lock, unlock
 from trtspec.client.scrape import read
 from trtspec.gateway.ports import listens
 
@@ -43,6 +43,8 @@ class LocalServer:
     created: str
     process: int | None = None
     """The process of deploy; None for a container that was left running."""
+    log: str = ""
+    """The file of the server's log."""
 
     @property
     def is_ready(self) -> bool:
@@ -52,12 +54,17 @@ class LocalServer:
             return False
         return True
 
+    @property
+    def is_running(self) -> bool:
+        """True while its deploy runs, or its container takes connections."""
+        return _runs(self, self._file)
+
     def stop(self) -> None:
-        """Ends a deploy in the foreground, and waits for its end."""
+        """Ends a deploy that is a process, and waits for its end."""
         assert self.process is not None
         with suppress(ProcessLookupError):
             os.kill(self.process, signal.SIGTERM)
-        while _runs(self, self._file):
+        while self.is_running:
             time.sleep(0.1)
 
     @property
@@ -112,6 +119,12 @@ def one_address(
         known = ", ".join(f"--url {at} ({name})" for name, at in found.items())
         raise UnavailableError("this machine", f"runs {len(found)} servers", f"name one: {known}")
     return next(iter(found.values()), None)
+
+
+def is_starting(url: str) -> bool:
+    """Says whether a deploy in the foreground starts the server at this address."""
+    found = (server for server in find_servers() if url in (server.url, server.grpc, server.openai))
+    return any(server.process and not server.is_ready for server in found)
 
 
 def forget(name: str) -> None:

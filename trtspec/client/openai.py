@@ -103,4 +103,5 @@ def counts_of(said: dict[str, Any]) -> DraftCounts | None:
         drafted=counts.get("num_draft_tokens", steps * (len(histogram) - 1)),
         accepted=counts.get("num_accepted_draft_tokens", accepted),
         histogram=histogram,
+        undrafted=counts.get("nothing_drafted", ""),
     )

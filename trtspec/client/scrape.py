@@ -98,19 +98,30 @@ def read(url: str, query: Mapping[str, str] | None = None) -> str:
     `query` is the part after the URL's question mark.
     """
     repair = "start a server with: trtspec deploy RECIPE, or name its metrics port with --url"
-    behind = f"?{urlencode(query)}" if query else ""
     try:
-        parts = urlsplit(url if "//" in url else f"http://{url}")
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        with closing(kind(parts.hostname or "", parts.port, timeout=_LATEST_S)) as connection:
-            connection.request("GET", (parts.path.rstrip("/") or "/metrics") + behind)
-            answer = connection.getresponse()
-            text = answer.read().decode(errors="replace")
+        status, text = _get(url, f"?{urlencode(query)}" if query else "")
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise UnavailableError(url, f"does not answer ({error})", repair) from error
-    if answer.status != 200:
-        raise UnavailableError(url, f"answers with status {answer.status}", repair)
+    if status != 200:
+        raise UnavailableError(url, f"answers with status {status}", repair)
     return text
+
+
+def status_of(url: str) -> int | None:
+    """Returns the status with which a server answers at a URL; None if it does not answer."""
+    try:
+        return _get(url)[0]
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+
+
+def _get(url: str, behind: str = "") -> tuple[int, str]:
+    parts = urlsplit(url if "//" in url else f"http://{url}")
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    with closing(kind(parts.hostname or "", parts.port, timeout=_LATEST_S)) as connection:
+        connection.request("GET", (parts.path.rstrip("/") or "/metrics") + behind)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(errors="replace")
 
 
 def _plain(value: str) -> str:

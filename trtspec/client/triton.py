@@ -11,6 +11,7 @@ from yarl import URL
 from trtspec.client.endpoint import Api, AskError, DraftCounts, EndpointRequest, Hear, TimedAnswer, unheard
 from trtspec.client.http import Streams, problem_of
 from trtspec.serving.completion import NO_END
+from trtspec.serving.stats import why_undrafted
 
 VLLM_INPUT = "sampling_parameters"
 """The input that only models of the vLLM backend have: vLLM's sampling parameters as one text of JSON."""
@@ -84,7 +85,8 @@ def tensors_of(question: EndpointRequest) -> dict[str, Any]:
         options["stop_words"] = options.pop("stop")
     if question.tenant is not None:
         options["tenant"] = question.tenant
-    # Without any of the three the model is greedy; with one of the others, only at a temperature of 0.
+    # Without temperature, top_k and top_p the model is greedy. With one of the last two it samples, unless
+    # the temperature is 0, so that is sent then.
     if not question.temperature and "top_k" not in options and "top_p" not in options:
         options.pop("temperature", None)
     return {
@@ -107,6 +109,7 @@ def counts_of(tensors: Mapping[str, Any]) -> DraftCounts | None:
         tensors["total_accepted_draft_tokens"],
         # In JSON, Triton writes a tensor of one value without brackets.
         tuple(histogram) if isinstance(histogram, list) else (histogram,),
+        why_undrafted(tensors.get("speculation", "")),
     )
 
 

@@ -17,10 +17,8 @@ from trtspec.checkpoint.convert import checkpoint_size
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.plan.resolved import EnginePlan
 from trtspec.pipeline.run.records import FOLDER, pending
-from trtspec.pipeline.steps.pull import engine_platform, unbuilt
 from trtspec.pipeline.steps.steps import Stage, needs_gpu, undone_stages
-from trtspec.pipeline.store.entry import Entry, Platform
-from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.store import Entry, Platform, Store
 from trtspec.recipe.schema import Recipe
 
 SHARED_MEMORY = 2 * GIB
@@ -211,14 +209,13 @@ def work_folder(output: Path, role: Role) -> Path:
 
 def look(store: Store, made: BuildPlan) -> PendingBuild:
     """Returns what is still to be built of a plan that was made for a store; raises StoreError."""
-    resolved, keys = made.resolved, made.keys()
-    pair = Product(engine_platform(resolved, Role.TARGET, None), keys[None])
+    pair = Product(made.platform(Role.TARGET, None), made.keys()[None])
     if entry := store.find(pair.platform, pair.key):
         return PendingBuild(made, pair, entry, {}, {})
     undone = pending(made.own_steps, made.output, made.digests)
     engines = {
         role: Product(platform, key)
-        for role, platform, key in unbuilt(resolved, keys, undone, None)
+        for role, platform, key in made.unbuilt(undone, None)
         if not store.find(platform, key)
     }
     stages = {role: _stages(made, role) for role in engines}

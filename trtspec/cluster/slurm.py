@@ -16,7 +16,7 @@ from trtspec.base.errors import JobError, TrtspecError, UnavailableError
 from trtspec.base.units import GIB
 from trtspec.cluster.jobs import CPUS, ClusterJob, JobState, Phase
 from trtspec.cluster.tool import run_tool
-from trtspec.recipe.slurm import ANY
+from trtspec.recipe.schema import SLURM_ANY
 
 _SILENT = (
     r"Unable to contact slurm controller|Socket timed out|Connection refused|Zero Bytes were transmitted"
@@ -428,7 +428,7 @@ def _asked(job: ClusterJob) -> Iterator[str]:
     yield from (f"--{name}={value}" for name, value in named.items() if value is not None)
     if job.gpus:
         kind = section.gpu_type or job.recipe.hardware.gpu
-        yield f"--gpus-per-node={job.gpus}" if kind == ANY else f"--gpus-per-node={kind}:{job.gpus}"
+        yield f"--gpus-per-node={job.gpus}" if kind == SLURM_ANY else f"--gpus-per-node={kind}:{job.gpus}"
     for name, value in _options(job).items():
         if value is True:
             yield f"--{name}"

@@ -10,17 +10,24 @@ from pathlib import Path
 from trtspec.backends.backend import PYTHON
 from trtspec.backends.launch import FILE, ServerLaunch
 from trtspec.backends.launch import read as read_launch
-from trtspec.backends.recipes import load
-from trtspec.backends.table import backend_named, runner_of
+from trtspec.backends.table import backend_named, load, runner_of
 from trtspec.base.errors import UnavailableError
 from trtspec.base.roles import Role
-from trtspec.deployment.deployment import StartLimit, kind_of, limit_for_build, limit_for_models
+from trtspec.deployment.deployment import (
+    StartLimit,
+    kind_of,
+    limit_for_build,
+    limit_for_engines,
+    limit_for_models,
+)
 from trtspec.models.tokenizer import read_tokenizer
+from trtspec.pipeline.build.plan import BuildPlan, make_plan
 from trtspec.pipeline.engine.directory import PlacedEngine, Runtime, built_with, check_loading, read_engine
 from trtspec.pipeline.engine.manifest import Manifest, check_unchanged, read_manifest
 from trtspec.pipeline.machine.devices import find_gpus, settings_obstacle
 from trtspec.pipeline.plan.resolved import build_folder
 from trtspec.pipeline.repository.spec import place
+from trtspec.pipeline.steps import convert
 from trtspec.recipe.loader import LoadedRecipe, parse
 from trtspec.recipe.schema import Recipe
 
@@ -162,11 +169,61 @@ class DeployedBuild:
         return read_manifest(self.folder / "manifest.json")
 
 
-def find_build(recipe: Path | str, output: Path | str | None = None) -> DeployedBuild:
+@dataclass(frozen=True)
+class PlannedBuild(DeployedBuild):
+    """A build that is not there yet, as its plan makes it."""
+
+    made: BuildPlan
+    command: str
+    """The line that makes it."""
+
+    @property
+    def launch(self) -> ServerLaunch | None:
+        return self.made.resolved.launch
+
+    @property
+    def is_of_server(self) -> bool:
+        return self.launch is not None
+
+    @property
+    def is_for_triton(self) -> bool:
+        return self.launch is None or self.recipe.serving.layout == "triton"
+
+    @property
+    def ranks(self) -> int:
+        engines = self.made.resolved.engines.values() if self.made.resolved.release else ()
+        return max((engine.checkpoint.mapping.world_size for engine in engines), default=1)
+
+    @property
+    def max_model_len(self) -> int | None:
+        return None if self.is_of_server else self.made.resolved.target.options.max_seq_len
+
+    @property
+    def start_limit(self) -> StartLimit:
+        if self.launch:
+            return limit_for_models(self.launch)
+        return limit_for_engines(step.size or 0 for step in self.made.own_steps if step.kind == convert.KIND)
+
+    @property
+    def shares_a_server(self) -> bool:
+        is_bls = self.made.resolved.coordination and self.made.resolved.coordination.layout == "bls"
+        return bool(is_bls) and runner_of(self.recipe).triton_backend != PYTHON
+
+
+def default_image(recipe: Recipe, version: str) -> str:
+    """Returns the image's name for a recipe that names none: no registry has this image."""
+    release = runner_of(recipe).engine_release(recipe)
+    return f"trtspec:{version}-{release.version if release else recipe.backend}"
+
+
+def find_build(
+    recipe: Path | str, output: Path | str | None = None, *, container: bool = False, plans: bool = False
+) -> DeployedBuild:
     """Returns the build of a recipe in `output`, or in the usual folder.
 
-    The rules are those of the backend that it was built for, which `build --backend` may have named. Raises
-    RecipeError, and UnavailableError where there is no build.
+    The rules are those of the backend that it was built for, which `build --backend` may have named. It is
+    for a `container`. Raises RecipeError, and UnavailableError where there is no build; with `plans` it then
+    returns a `PlannedBuild`, or raises what `make_plan` raises.
     """
     path = Path(recipe)
     parsed = parse(path)
@@ -175,8 +232,13 @@ def find_build(recipe: Path | str, output: Path | str | None = None) -> Deployed
     )
     build = replace(found, loaded=load(path, found.backend))
     if not build.is_there:
-        repair = f"trtspec build {recipe}" + (f" --output {output}" if output else "")
-        raise no_build(build.folder, repair)
+        inside = container and runner_of(build.recipe).engine_release(build.recipe) is not None
+        where = f" --output {output}" if output else ""
+        command = f"trtspec build {recipe}{where}{' --container' * inside}"
+        if not plans:
+            raise no_build(build.folder, command)
+        made = make_plan(recipe, output=output, container=inside)
+        return PlannedBuild(made.output, made.resolved.loaded, made, command)
     return build
 
 

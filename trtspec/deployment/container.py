@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 from trtspec.base.child import ChildProcess
@@ -16,15 +16,16 @@ from trtspec.base.errors import UnavailableError
 from trtspec.base.process_limits import check_open_files
 from trtspec.base.progress import Progress
 from trtspec.client.local_server import forget
-from trtspec.deployment.build import DeployedBuild
+from trtspec.deployment.build import DeployedBuild, default_image
 from trtspec.deployment.deployment import TRITON, Deployment, kind_of
-from trtspec.deployment.place import HIDDEN, Launch, ServingPlace
+from trtspec.deployment.place import Launch, ServingPlace
+from trtspec.deployment.preview import SHOWN_KEY, compose_file, container_commands, published
 from trtspec.deployment.server import RunningServer, begin_log
 from trtspec.deployment.triton.install import check_path
 from trtspec.deployment.triton.launch import stopping_file
 from trtspec.deployment.triton.server import RequestGate, TritonServer
 from trtspec.gateway.openai.settings import ModelCard
-from trtspec.gateway.ports import Ports, address_of, check_free, listens
+from trtspec.gateway.ports import Ports, check_free, listens
 from trtspec.pipeline.containers.container import Container, Health, Mount, name_for
 from trtspec.pipeline.containers.engine import ContainerEngine, find_engine
 from trtspec.pipeline.containers.oddities import logout
@@ -52,14 +53,17 @@ def container_place(
 ) -> ServingPlace:
     """Returns a container with the recipe's GPUs as the place to serve a build; `detach` leaves it running.
 
-    Raises `UnavailableError` if neither docker nor podman answers.
+    Whether docker or podman answers is a question of `prepare`.
     """
     engine, image, hardware = find_engine(), build.image, build.recipe.hardware
     gpus: tuple[str, ...] = ()
     if hardware.gpu != "none":
         gpus = container_gpus(find_gpus(), hardware.count, engine.devices)
     made = container_of(deployment, launch, image, gpus)
-    line = run_words(made, engine, detach=detach)
+    shown = replace(deployment, key=SHOWN_KEY)
+    to_show = container_of(shown, launch, image, gpus)
+    how = ("--detach", *(("--restart", _RESTART) if detach else ()))
+    own = build.recipe.kubernetes.image or default_image(build.recipe, version("trtspec"))
     ends = logout(engine) if detach and engine.ends_at_logout else None
 
     def prepare(watch: Progress) -> None:
@@ -71,10 +75,11 @@ def container_place(
 
     return ServingPlace(
         deployment,
-        shlex.join(word.replace(deployment.key, HIDDEN) for word in line),
+        container_commands(shown, to_show, engine, how),
         prepare,
         partial(serve_container, deployment, launch, made, engine, detach=detach),
         f"{ends.problem}; {ends.repair} keeps them running" if ends else None,
+        compose_file(shown, to_show, engine, own),
         made.name if detach else None,
     )
 
@@ -86,8 +91,6 @@ def container_of(deployment: Deployment, launch: Launch, image: str, gpus: tuple
     serve`, and others have none.
     """
     command, build = launch.in_container(deployment, len(gpus)), deployment.build
-    address = address_of(deployment.host)
-    outside = f"[{address}]" if ":" in address else address
     first, *rest = command.argv
     made = Container(
         image=image,
@@ -101,7 +104,7 @@ def container_of(deployment: Deployment, launch: Launch, image: str, gpus: tuple
         secrets=tuple(command.secrets),
         labels=labels_of(deployment),
         # The server listens on every address of the container's network; this limits the addresses outside.
-        publish=tuple(f"{outside}:{port}:{port}" for port in deployment.own_ports.values()),
+        publish=published(deployment, *deployment.own_ports.values()),
         health=Health(_READY.format(deployment.asked_port, deployment.kind.ready[0]), deployment.start_s),
     )
     return launch.mounted(made)
@@ -125,8 +128,7 @@ def serve_container(
     remove_last(engine.program, made.name, deployment.build)
     check_free(deployment.host, deployment.all_ports)
     begin_log(deployment.log)
-    has_api = deployment.is_triton and deployment.ports.openai
-    api = OpenAi(deployment, deployment.url_host) if has_api else None
+    api = OpenAi(deployment, deployment.url_host) if deployment.has_api_process else None
     secrets = launch.in_container(deployment, len(made.gpus)).secrets
     line = run_words(made, engine, detach=detach)[1:]
     there = OneContainer(engine.program, line, made.name, deployment.build, deployment.log, secrets)

@@ -29,7 +29,8 @@ from trtspec.deployment.deployment import TRITON, Deployment, kind_of
 from trtspec.deployment.engine_server import EngineServerLaunch, difference, engine_server_launch
 from trtspec.deployment.openai import OpenAi
 from trtspec.deployment.options import DeployOptions, with_own_logs
-from trtspec.deployment.place import HIDDEN, LaunchCommand, ServingPlace
+from trtspec.deployment.place import LaunchCommand, ServingPlace
+from trtspec.deployment.preview import SHOWN_KEY, local_commands
 from trtspec.deployment.server import RunningServer, begin_log
 from trtspec.deployment.triton.install import (
     Regions,
@@ -45,7 +46,7 @@ from trtspec.gateway.openai.settings import ModelCard
 from trtspec.gateway.ports import LOOPBACK, Ports, are_free, check_free, reserved_ports
 from trtspec.gateway.triton.front import Front
 from trtspec.pipeline.machine.devices import find_gpus
-from trtspec.pipeline.machine.installed import this_runtime
+from trtspec.pipeline.machine.host import this_runtime
 from trtspec.serving.triton.agreement import STOPPING
 
 _LOOK_S = 0.1
@@ -70,7 +71,7 @@ def deploy(
     Raises RecipeError, UnavailableError if there is no build or nothing that could serve it, and ServerError
     for a server that does not become ready.
     """
-    build = find_build(recipe, output)
+    build = find_build(recipe, output, container=container)
     if stale := build.staleness:
         warn(f"{stale}; trtspec serves the build as it is")
     with with_own_logs(build, options or DeployOptions()) as asked:
@@ -192,7 +193,7 @@ def local_place(
         raise UnavailableError(build.folder, "needs NVIDIA's image of Triton with vLLM", "--container")
     else:
         triton, gpus = find_triton(), len(find_gpus())
-        command = launch.local(replace(deployment, key=HIDDEN), triton, gpus)
+        command = launch.local(replace(deployment, key=SHOWN_KEY), triton, gpus)
         serve = partial(serve_triton, deployment, launch, triton, gpus)
         warning = triton.problem if deployment.is_public else None
 
@@ -204,7 +205,7 @@ def local_place(
             build.check(this_runtime())
             wait_for_ports(deployment, watch)
 
-    return ServingPlace(deployment, command.shown(deployment.build), prepare, serve, warning)
+    return ServingPlace(deployment, local_commands(deployment, command), prepare, serve, warning)
 
 
 def wait_for_ports(deployment: Deployment, watch: Progress) -> None:

@@ -157,6 +157,11 @@ class Deployment:
         return self.kind is TRITON
 
     @property
+    def has_api_process(self) -> bool:
+        """True if OpenAI's API is a process in front of Triton."""
+        return self.is_triton and self.ports.openai is not None
+
+    @property
     def container_name(self) -> str:
         """The name of its container; a server without drafts can run beside one with them."""
         return f"{self.name}{'-plain' * self.is_plain}"
@@ -266,7 +271,8 @@ class Deployment:
         if not self.is_triton:
             return api
         return {
-            "HTTP": f"{self.url}/generate  {self.url}/generate_stream",
+            "HTTP": f"{self.url}/generate",
+            "streams": f"{self.url}/generate_stream",
             **api,
             "gRPC": f"{self.url_host}:{self.ports.grpc}",
             "metrics": self.metrics_url,
@@ -296,6 +302,7 @@ class Deployment:
             openai=self.api_url,
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             process=process,
+            log=str(self.log),
         )
 
     def is_ready(self) -> bool:

@@ -10,14 +10,14 @@ from pathlib import Path, PurePath
 
 from trtspec.backends.launch import ServerLaunch
 from trtspec.backends.table import backend_named
-from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import UnavailableError
+from trtspec.base.files import write_atomically
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.place import ANY, LaunchCommand
 from trtspec.gateway.openai.keys import check_keys
 from trtspec.pipeline.containers.container import Container, Mount
-from trtspec.pipeline.machine.installed import installed_beside, installed_in
+from trtspec.pipeline.machine.host import installed_beside, installed_in
 
 _BUILD = "{build}"
 

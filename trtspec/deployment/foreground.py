@@ -17,7 +17,8 @@ from trtspec.base.tail import Tail
 from trtspec.deployment.server import RunningServer, last_lines
 
 # Triton's own ports: those of HTTP and metrics are behind the front, so they differ from the clients' ports.
-_OPENS = re.compile(r"Started \w+ ?Service at ")
+# And its tables, whose borders say nothing alone.
+_UNTOLD = re.compile(r".*Started \w+ ?Service at |[+|]|\W*$")
 _FIRST_S, _LONGEST_S = 1.0, 30.0
 _STABLE_S = 60.0
 # The largest number of consecutive starts without a ready server.
@@ -58,7 +59,10 @@ class ServerListener(Protocol):
     """Is notified of the server's progress by `serve`."""
 
     def starting(self) -> AbstractContextManager[Callable[[str], None]]:
-        """Returns a context to enter while the server starts; it yields a function to call with progress."""
+        """Returns a context to enter while the server starts.
+
+        It yields a function that is called all the time with what the server does; "" if it says nothing.
+        """
         ...
 
     def ready(self) -> None: ...
@@ -137,11 +141,13 @@ def _stop_signals() -> Iterator[threading.Event]:
 def _wait_until_ready(
     server: RunningServer, tail: Tail, stop: threading.Event, listener: ServerListener
 ) -> None:
-    with listener.starting() as does:
+    does = ""
+    with listener.starting() as tell:
         while not server.is_ready():
             if stop.wait(0.1):
                 raise Interrupted
-            if lines := [line for line in tail.lines() if not _OPENS.search(line)]:
+            if lines := [line for line in tail.lines() if not _UNTOLD.match(line)]:
                 # The message follows the time and the place in the code, if the line begins with them.
-                does((lines[-1].partition("] ")[2] or lines[-1]).strip('" \t')[:60])
+                does = (lines[-1].partition("] ")[2] or lines[-1]).strip('" \t')[:60]
+            tell(does)
     tail.lines()

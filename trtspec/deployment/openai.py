@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import socket
 import sys
 import threading
@@ -174,19 +173,3 @@ class _Process:
         """Waits for the process, which has been told to end, and kills it if that takes too long."""
         if self._child.wait(_END_S) is None:
             self._child.kill()
-
-
-def serve_line(deployment: Deployment) -> str:
-    """Returns the command line that serves OpenAI's API in front of a deployment that has lost it."""
-    url = f"http://{deployment.url_host}:{deployment.ports.http}"
-    words = ["trtspec", "serve", "--url", url, "--tokenizer", str(deployment.build / "tokenizer")]
-    words += ["--model-name", deployment.model_name, "--host", deployment.host]
-    words += ["--port", str(deployment.ports.openai)]
-    card = deployment.card
-    for name in card.names:
-        words += ["--served-model-name", name]
-    if card.reasoning_parser:
-        words += ["--reasoning-parser", card.reasoning_parser]
-    if not card.has_own_sampling:
-        words += ["--generation-config", "none"]
-    return shlex.join([*words, *(["--api-keys", str(deployment.api_keys)] if deployment.api_keys else [])])

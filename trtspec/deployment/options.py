@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from trtspec.base.errors import UnavailableError
-from trtspec.base.locks import try_lock, unlock
+from trtspec.base.files import try_lock, unlock
 from trtspec.client.local_server import servers_folder
 from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deployment import GRACE_S, rollout_file

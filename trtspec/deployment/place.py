@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 from trtspec.base.progress import Progress
@@ -14,9 +12,6 @@ from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.server import RunningServer
 from trtspec.pipeline.containers.container import Container
-
-HIDDEN = "$KEY"
-"""Stands in place of a key in command lines that are shown."""
 
 ANY = "0.0.0.0"  # noqa: S104
 """Where a server listens in its container, whose network is its own."""
@@ -33,12 +28,6 @@ class LaunchCommand:
     environment: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The variables that nobody else is to see."""
-
-    def shown(self, folder: Path) -> str:
-        """Returns the line for a shell that runs it in a folder, without the secrets."""
-        variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
-        hidden = [f'{name}="{HIDDEN}"' for name in self.secrets]
-        return f"cd {shlex.quote(str(folder))} && {' '.join([*variables, *hidden, shlex.join(self.argv)])}"
 
 
 class Launch(Protocol):
@@ -62,8 +51,8 @@ class ServingPlace:
     """A place to serve a deployment in."""
 
     deployment: Deployment
-    command_line: str
-    """The line that starts the server, for a shell."""
+    commands: str
+    """The commands that serve it, for a shell."""
     prepare: Callable[[Progress], None]
     """Raises a TrtspecError if the build cannot be served there, and fetches what is missing."""
     serve: Callable[[], AbstractContextManager[Callable[[], RunningServer]]]
@@ -72,6 +61,8 @@ class ServingPlace:
     """
     warning: str | None = None
     """A warning for whoever serves there; None if there is nothing to warn of."""
+    compose: str | None = None
+    """A Compose file that serves it; None if no container does."""
     left: str | None = None
     """The name of the container that runs on when `serve` has ended; None if none does."""
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from trtspec.base.units import three_digits
 from trtspec.forecast.speedup import tokens_per_round
 
 Verdict = Literal["yes", "no", "unmeasured"]
@@ -135,7 +136,7 @@ def advise(facts: PairFacts, measured: MeasuredRun | None) -> RuleAdvice:
 def _draft(facts: PairFacts) -> list[Judgement]:
     if facts.draft_parameters is None or facts.draft_bytes is None:
         return []
-    ratio, size = facts.target_parameters / facts.draft_parameters, facts.draft_bytes / 1e9
+    ratio, size = facts.target_parameters / facts.draft_parameters, facts.draft_bytes
     low, high = RATIOS
     if ratio < low:
         then = "a smaller draft costs less a token; trtspec tune compares"
@@ -147,9 +148,9 @@ def _draft(facts: PairFacts) -> list[Judgement]:
         ),
         Judgement(
             f"draft weights of at most {MOST_DRAFT_GB} GB",
-            _if(size <= MOST_DRAFT_GB),
-            f"{size:.1f} GB",
-            "" if size <= MOST_DRAFT_GB else "FP8 halves it",
+            _if(size <= MOST_DRAFT_GB * 10**9),
+            three_digits(size),
+            "" if size <= MOST_DRAFT_GB * 10**9 else "FP8 halves it",
         ),
     ]
 

@@ -93,7 +93,7 @@ class DraftSchedule:
         return not any(self.by_requests.values())
 
     def lines(self) -> Iterator[str]:
-        """Yields the table as comments of a recipe."""
+        """Yields the table and its notes as comments of a recipe."""
         yield f"{_MARK}{'' if self.is_measured else 'NOT MEASURED: '}{self.origin}"
         table = [
             ("requests", "K", "times the speed without drafts, with its range"),
@@ -102,6 +102,8 @@ class DraftSchedule:
         widths = [max(len(row[place]) for row in table) for place in (0, 1)]
         for requests, length, gains in table:
             yield f"{_MARK}{requests:{widths[0]}}  {length:{widths[1]}}  {gains}"
+        for note in self.notes:
+            yield f"{_MARK}{' '.join(note.split())}"
 
     def written(self, text: str) -> str:
         """Returns a recipe's text with the table at its beginning, in place of an earlier one."""

@@ -17,6 +17,9 @@ LOOPBACK = "127.0.0.1"
 HTTP, GRPC, METRICS, OPENAI = 8000, 8001, 8002, 9000
 """The ports that are taken by default: Triton's own, and that of OpenAI's API."""
 
+ANY_PORT = "any"
+"""The word for ports that are free."""
+
 # The range of ip(7)'s ip_local_port_range, both ends in it.
 _GIVEN_BY_KERNEL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 # Behind those that servers are known by.
@@ -35,15 +38,29 @@ class Ports:
     """The port of OpenAI's API; None where there is none."""
 
 
+class PortInUseError(UnavailableError):
+    """A port that somebody listens to."""
+
+
 def check_free(host: str, ports: Mapping[str, int]) -> None:
-    """Raises `UnavailableError` for the first port that cannot be listened on; each has its option's name."""
+    """Raises `UnavailableError` for all ports in use, each with its option's name, and for a wrong host."""
     held: list[socket.socket] = []
+    taken: list[PortInUseError] = []
     try:
         for name, port in ports.items():
-            held.append(listen(host, port, name))
+            try:
+                held.append(listen(host, port, name))
+            except PortInUseError as error:
+                taken.append(error)
     finally:
         for listener in held:
             listener.close()
+    if len(taken) == 1:
+        raise taken[0]
+    if taken:
+        known = ", ".join(error.subject for error in taken)
+        repair = f"--port {ANY_PORT} takes free ones; or end what listens there"
+        raise UnavailableError(known, "the ports are in use", repair)
 
 
 def are_free(host: str, ports: Mapping[str, int]) -> bool:
@@ -63,6 +80,16 @@ def reserved_ports(number: int) -> Iterator[list[int]]:
     """
     with ExitStack() as stack:
         yield [stack.enter_context(_reservation()).getsockname()[1] for _ in range(number)]
+
+
+def free_run(host: str, number: int) -> int:
+    """Returns the first of so many ports, one after the other, that are free now; raises as
+    `reserved_ports`."""
+    for _ in range(_TRIES):
+        with reserved_ports(1) as (first,):
+            if are_free(host, {str(port): port for port in range(first, min(first + number, _LAST))}):
+                return int(first)
+    raise UnavailableError(host, "no ports are free", "stop servers that are not needed")
 
 
 def _reservation() -> socket.socket:
@@ -139,11 +166,14 @@ def listen(host: str, port: int, name: str = "") -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRNOTAVAIL:
             raise UnavailableError(host, "not an address of this machine", "name one with --host") from None
-        problem = "the port is in use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
-        raise UnavailableError(subject, problem, repair) from None
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUseError(subject, "the port is in use", repair) from None
+        raise UnavailableError(subject, error.strerror or str(error), repair) from None
     return listener
 
 
 def _repair(name: str, port: int) -> str:
     other = port + 100 if port < 65000 else port - 100
-    return f"choose another {name} port: --{name}-port {other}" if name else f"choose another: --port {other}"
+    if not name:
+        return f"choose another: --port {other}"
+    return f"choose another {name} port: --{name}-port {other}, or --port {ANY_PORT} for free ones"

@@ -43,8 +43,11 @@ class Refusals:
 
     def text(self) -> str:
         """Returns the counters in Prometheus's text format, those of 0 too, so that rates have a start."""
-        lines = [f"# HELP {NAME} {_MEANING}", f"# TYPE {NAME} counter"]
-        for refusal, number in self._counts.items():
-            labels = f'api="{self._api}",model="{self._model}",reason="{refusal.value}"'
-            lines.append(f"{NAME}{{{labels}}} {number}")
+        lines = []
+        # For one release by the old name too.
+        for name in (NAME, f"{NAME}_total"):
+            lines += [f"# HELP {name} {_MEANING}", f"# TYPE {name} counter"]
+            for refusal, number in self._counts.items():
+                labels = f'api="{self._api}",model="{self._model}",reason="{refusal.value}"'
+                lines.append(f"{name}{{{labels}}} {number}")
         return "\n".join(lines) + "\n"

@@ -22,10 +22,9 @@ from threading import Event, Thread
 from types import MappingProxyType
 from typing import Any
 
-from trtspec.base.atomic import publish
 from trtspec.base.cache import cache_folder
 from trtspec.base.errors import DatasetError, ModelError, TensorError, TrtspecError, UnavailableError
-from trtspec.base.locks import locked
+from trtspec.base.files import locked, publish
 from trtspec.base.progress import Advance, Progress, no_progress
 from trtspec.base.roles import Role
 from trtspec.base.threads import in_threads
@@ -38,8 +37,8 @@ from trtspec.models.source import (
     data_start,
     has_file,
     read_index,
-    read_tensors,
     refuse_foreign,
+    weight_files,
 )
 from trtspec.recipe.loader import LoadedRecipe
 
@@ -392,7 +391,7 @@ def is_whole(folder: Path) -> bool:
 def _lack(folder: Path) -> str | None:
     """Returns what an interrupted download has left out of a folder; None for a whole one."""
     try:
-        read_tensors(folder)
+        weight_files(folder)
         return None if has_file(folder / "tokenizer.json") else "has no tokenizer.json"
     except ModelError as error:
         return error.problem

@@ -19,8 +19,7 @@ from trtspec.base.errors import ModelError
 from trtspec.models.download import is_headers_only
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.source import HfConfig, Source
-from trtspec.recipe.layers import usual_count
-from trtspec.recipe.schema import Draft
+from trtspec.recipe.schema import Draft, usual_count
 from trtspec.serving.executors.torch.alike import Bytes, Read, alike
 
 T = TypeVar("T")

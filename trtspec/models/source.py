@@ -389,17 +389,41 @@ class Tensor:
 
 
 def read_tensors(folder: Path, single: str = SINGLE, repair: str = UNPICKLE) -> dict[str, Tensor]:
-    """Every tensor of a model folder by name, from the file `single` or the shards that its index names.
+    """Every tensor of a model folder by name, from the files of its weights.
 
-    Raises ModelError or TensorError. `repair` is that of a pickle (`refuse_foreign`).
+    Raises TensorError, and what `weight_files` raises, whose arguments these are.
     """
-    index = folder / INDEX
+    tensors: dict[str, Tensor] = {}
+    for file, names in weight_files(folder, single, repair).items():
+        found = read_header(file)
+        if twice := sorted(found.keys() & tensors.keys()):
+            problem = f"{twice[0]}: is also in {tensors[twice[0]].file.name}"
+            raise TensorError(file, problem, DOWNLOAD_AGAIN)
+        if missing := sorted(names - found.keys()):
+            problem = f"{missing[0]}: is missing here, although the index names this file"
+            raise TensorError(file, problem, DOWNLOAD_AGAIN)
+        tensors |= found
+    return tensors
+
+
+def weight_files(folder: Path, single: str = SINGLE, repair: str = UNPICKLE) -> dict[Path, set[str]]:
+    """The files of a model's weights, unread, each with the tensors that the index says it has.
+
+    That is the file `single`, of which no index says anything, or the shards that the index names. Raises
+    ModelError if one is missing. `repair` is that of a pickle (`refuse_foreign`).
+    """
+    index, shards = folder / INDEX, dict[Path, set[str]]()
     if has_file(folder / single):
-        return read_header(folder / single)
-    if has_file(index):
-        return _read_shards(folder, index)
-    refuse_foreign(folder, (path.name for path in folder.iterdir()), folder, repair)
-    raise ModelError(folder, f"holds no {single} and no {INDEX}", DOWNLOAD_AGAIN)
+        return {folder / single: set()}
+    if not has_file(index):
+        refuse_foreign(folder, (path.name for path in folder.iterdir()), folder, repair)
+        raise ModelError(folder, f"holds no {single} and no {INDEX}", DOWNLOAD_AGAIN)
+    for name, shard in sorted(read_index(index).items(), key=lambda of: of[1]):
+        shards.setdefault(folder / shard, set()).add(name)
+    for file in shards:
+        if not has_file(file):
+            raise ModelError(file, "the index names this shard, but it is missing", DOWNLOAD_AGAIN)
+    return shards
 
 
 def read_header(file: Path) -> dict[str, Tensor]:
@@ -486,26 +510,6 @@ def read_index(index: Path) -> dict[str, str]:
         if Path(shard).name != shard:
             raise ModelError(index, f"names a shard outside of its folder: {shard}")
     return weight_map
-
-
-def _read_shards(folder: Path, index: Path) -> dict[str, Tensor]:
-    weight_map = read_index(index)
-    tensors: dict[str, Tensor] = {}
-    for shard in sorted(set(weight_map.values())):
-        if not has_file(folder / shard):
-            raise ModelError(folder / shard, "the index names this shard, but it is missing", DOWNLOAD_AGAIN)
-        for name, tensor in read_header(folder / shard).items():
-            if name in tensors:
-                raise TensorError(
-                    folder / shard, f"{name}: is also in {tensors[name].file.name}", DOWNLOAD_AGAIN
-                )
-            tensors[name] = tensor
-    for name, shard in weight_map.items():
-        if name not in tensors or tensors[name].file.name != shard:
-            raise TensorError(
-                folder / shard, f"{name}: is missing here, although the index names this file", DOWNLOAD_AGAIN
-            )
-    return tensors
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

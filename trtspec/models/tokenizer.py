@@ -13,7 +13,7 @@ from typing import Any
 
 from trtspec.base.errors import ModelError
 from trtspec.models.source import has_file, json_of, read_file, read_json, tokenizer_files
-from trtspec.serving.byte_alphabet import BYTE_OF_CHAR
+from trtspec.serving.tokenizer import BYTE_OF_CHAR
 
 BROKEN = (ValueError, LookupError, TypeError, AttributeError)
 

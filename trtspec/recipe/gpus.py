@@ -48,6 +48,7 @@ GPUS = {
         GpuProduct("h100_nvl", "NVIDIA H100 NVL", 90, 93.6, 3900, 835.5, 1670.5, 600),
         GpuProduct("h100_pcie", "NVIDIA H100 PCIe", 90, 79.6, 2000, 756.5, 1513, 600),
         GpuProduct("h20", "NVIDIA H20", 90, 95.6, 4000, 148, 296, 900),
+        # NVIDIA's data sheet 3773000, of the one with 96 GB of HBM3; that with 144 GB of HBM3e has 4.9 TB/s.
         GpuProduct("gh200", "NVIDIA GH200 480GB", 90, 95.6, 4000, 989.5, 1979, 900),
         GpuProduct("l40s", "NVIDIA L40S", 89, 45.0, 864, 362, 733, 64),
         GpuProduct("l4", "NVIDIA L4", 89, 22.5, 300, 121, 242.5, 64),

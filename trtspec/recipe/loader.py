@@ -16,10 +16,9 @@ from pydantic.fields import FieldInfo
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
-from trtspec.recipe import gpus, kubernetes, slurm
+from trtspec.recipe import gpus, kubernetes, schema
 from trtspec.recipe.backends import NAMES
-from trtspec.recipe.layers import AUTO, LayerSearch
-from trtspec.recipe.schema import OF_TARGET, SERVED_NAME, Recipe, RecipeModel
+from trtspec.recipe.schema import AUTO, OF_TARGET, SERVED_NAME, LayerSearch, Recipe, RecipeModel
 from trtspec.recipe.yaml_reader import MAX_BYTES, Unreadable, read
 
 _TOKENS_PER_BLOCK = 32
@@ -166,9 +165,9 @@ _PATTERNS = {
     kubernetes.VALUE: "letters, digits and, between these, dots, dashes and underscores",
     kubernetes.QUANTITY: "a quantity: 500m, 2, 64Gi",
     kubernetes.FOLDER: "a folder from the root, with plain names",
-    slurm.TIME: "a time as sbatch has it, in quotes: '4:00:00', '1-12:00:00'",
-    slurm.MOUNT: "two folders from the root, /from:/to, without commas",
-    slurm.WORD: "text without blanks",
+    schema.SLURM_TIME: "a time as sbatch has it, in quotes: '4:00:00', '1-12:00:00'",
+    schema.SLURM_MOUNT: "two folders from the root, /from:/to, without commas",
+    schema.SLURM_WORD: "text without blanks",
 }
 # Keys whose sections have the options of a command.
 _OPTIONS = {

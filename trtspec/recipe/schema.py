@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from trtspec.base.digest import digest_of
 from trtspec.base.roles import Role
@@ -18,10 +18,9 @@ from trtspec.base.section import Section
 from trtspec.methods.any_method import WITHOUT_MODEL, AnyMethod
 from trtspec.methods.table import DraftModelMethod
 from trtspec.recipe import devices, gpus
-from trtspec.recipe.fleet import FleetSection
 from trtspec.recipe.kubernetes import Kubernetes
-from trtspec.recipe.layers import LayerSearch, LayersOfTarget
 from trtspec.recipe.section import (
+    Amount,
     BackendName,
     GpuName,
     Positive,
@@ -30,12 +29,186 @@ from trtspec.recipe.section import (
     Text,
     TextSelection,
 )
-from trtspec.recipe.slurm import SlurmSection
+
+Rate = Annotated[int | float, Field(ge=0.001, le=10**6, allow_inf_nan=False)]
+
+
+class FleetSection(Section):
+    """A load, its latency bounds, and the price of GPUs."""
+
+    requests_per_second: Rate | None = Field(
+        default=None, description="The requests per second of all replicas together."
+    )
+    burstiness: Annotated[int | float, Field(ge=0, le=100, allow_inf_nan=False)] = Field(
+        default=1,
+        description="The burstiness of arrivals: 0 is even, 1 is Poisson, and above 1 they come in bunches.",
+    )
+    input_tokens: Positive = Field(default=512, description="Tokens of a prompt, on average.")
+    output_tokens: Positive = Field(default=256, description="Tokens of an answer, on average.")
+    spread: Annotated[int | float, Field(ge=0, le=5, allow_inf_nan=False)] = Field(
+        default=0.5, description="The standard deviation of both over their mean."
+    )
+    workload: Text | None = Field(
+        default=None,
+        description="A file with the lengths instead: prompts, recorded answers, or a trace; relative to "
+        "the recipe.",
+    )
+    time_to_first_token_ms: Rate | None = Field(
+        default=None, description="The bound on the wait for the first token, for 95 of 100 requests."
+    )
+    inter_token_ms: Rate | None = Field(
+        default=None,
+        description="The bound on the mean time per token after the first, for 95 of 100 requests.",
+    )
+    acceptance: Share = Field(
+        default=0.7,
+        description="The probability that a draft token is accepted if all before it were; a result of "
+        "trtspec bench is better.",
+    )
+    price_per_gpu_hour: dict[GpuName, Amount] = Field(
+        default={}, description="The price of an hour of a GPU, by its name: {h200: 3.5}."
+    )
+    currency: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=8)] = Field(
+        default="USD", description="The currency of the prices."
+    )
+
+
+AUTO = "auto"
+_SKIPPED = 0.45
+"""The share of the layers between the first and the last that SWIFT leaves out (its section 5.1)."""
+
+
+def usual_count(num_layers: int) -> int:
+    """Returns how many of the layers are kept by default."""
+    return max(num_layers - max(int(_SKIPPED * (num_layers - 2)), 1), 1)
+
+
+def check_layers(value: object) -> object:
+    """Returns `auto` or a list of layers; raises ValueError with problem and repair for what is neither."""
+    is_list = isinstance(value, list) and value and all(type(layer) is int and layer >= 0 for layer in value)
+    if value != AUTO and not is_list:
+        problem = f"found {value!r:.80}; allowed: auto, or the numbers of layers, from 0 on"
+        raise ValueError(problem, "write auto, or a list: [0, 1, 5, 9]")
+    if isinstance(value, list) and value != sorted(set(value)):
+        wanted = ", ".join(map(str, sorted(set(value))))
+        raise ValueError("layers are written in their order, each once", f"write [{wanted}]")
+    return value
+
+
+LayersOfTarget = Annotated[
+    Literal["auto"] | list[int],
+    BeforeValidator(check_layers),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"const": AUTO},
+                {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+            ]
+        }
+    ),
+]
+
+
+class LayerSearch(TextSelection):
+    """The options of the search for layers, which compares a draft of them with the target."""
+
+    count: Positive | None = Field(
+        default=None,
+        description="Number of layers that are kept; if left out, 45 % of the layers between the first and"
+        " the last are removed, as in SWIFT.",
+    )
+    dataset: Text | None = Field(
+        default=None,
+        description="The texts that the target answers, in the forms of calibration.dataset; if left out, "
+        "the target's calibration texts, or else a few of trtspec's own.",
+    )
+    samples: Positive = Field(default=16, description="The number of texts that the target answers.")
+    max_length: Positive = Field(default=256, description="Tokens of each text that are used.")
+    max_tokens: Positive = Field(
+        default=64, description="Tokens of each answer that drafts are compared with."
+    )
+    tries: Positive = Field(default=300, description="The largest number of sets of layers that are tried.")
+
+
+SLURM_WORD = r"^[^\s\x00-\x1f\x7f]+$"
+SlurmWord = Annotated[str, Field(max_length=256, pattern=SLURM_WORD)]
+# What sbatch takes, but for the bare number of minutes: YAML 1.1 has 4:00:00 for a number too.
+SLURM_TIME = r"^([0-9]+-[0-9]{1,2}(:[0-9]{2}){0,2}|[0-9]+:[0-9]{2}(:[0-9]{2})?)$"
+SLURM_MOUNT = r"^/[^,:\x00-\x1f\x7f]*:/[^,:\x00-\x1f\x7f]*(:[a-z]+)?$"
+SLURM_ANY = "any"
+
+SBATCH_OWN = frozenset(
+    {
+        *("account", "array", "chdir", "clusters", "comment", "dependency", "error", "export", "gpus"),
+        *("gpus-per-node", "help", "hold", "input", "job-name", "kill-on-invalid-dep", "nodes", "ntasks"),
+        *("open-mode", "output", "parsable", "partition", "requeue", "test-only", "time", "usage"),
+        *("version", "wait", "wrap"),
+    }
+)
+"""The options of sbatch that trtspec sets itself, or whose effect it would not know of."""
+
+
+def check_sbatch_option(name: str) -> str:
+    """Returns the long name of an option of sbatch; raises ValueError(problem, repair)."""
+    if name.startswith("-") or not name.replace("-", "").isalnum() or name != name.lower():
+        raise ValueError(f"found {name!r:.80}, which is no long option", "write its name without the dashes")
+    if name in SBATCH_OWN:
+        raise ValueError(f"trtspec sets --{name} itself", "remove this line")
+    return name
+
+
+SbatchOption = Annotated[str, AfterValidator(check_sbatch_option), WithJsonSchema({"type": "string"})]
+SbatchOptions = dict[SbatchOption, bool | int | Text]
+
+
+class SlurmSection(Section):
+    """The options of Slurm jobs.
+
+    Memory and processors follow from the model, unless `options` have `mem`, `cpus-per-task` or their like.
+    """
+
+    partition: SlurmWord | None = Field(
+        default=None,
+        description="The partition of all jobs; cpu_partition overrides it for jobs without a GPU.",
+    )
+    cpu_partition: SlurmWord | None = Field(
+        default=None, description="The partition of jobs without a GPU, so that they need not wait for one."
+    )
+    account: SlurmWord | None = Field(default=None, description="The account that pays for the time.")
+    time: Annotated[str, Field(pattern=SLURM_TIME)] | None = Field(
+        default=None,
+        description="The time limit of each job, in quotes: '4:00:00', '1-12:00:00'; if left out, 2 hours or"
+        " more, by the size of the model.",
+    )
+    gpu_type: SlurmWord | None = Field(
+        default=None,
+        description="The cluster's name of the recipe's GPU; if left out, hardware.gpu, or any GPU if the "
+        "cluster has no names for them.",
+    )
+    container_image: SlurmWord | None = Field(
+        default=None,
+        description="An image with the recipe's release and trtspec, in which pyxis runs each job: "
+        "registry#name:tag, or the path of a squashfs file.",
+    )
+    mpi: SlurmWord | None = Field(
+        default=None,
+        description="srun's --mpi for the container: pmix, if its MPI needs that. Without it, the"
+        " container is not an MPI rank.",
+    )
+    container_mounts: list[Annotated[str, Field(pattern=SLURM_MOUNT)]] = Field(
+        default=[],
+        description="Further folders of the container, /from:/to, beside those of recipe, builds and store.",
+    )
+    options: SbatchOptions = Field(
+        default={}, description="Further options of sbatch by their long names: {mem: 64G, exclusive: true}."
+    )
+    gpu_options: SbatchOptions = Field(default={}, description="The same, only for jobs with GPUs.")
+
 
 _FORM = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 64}}
 
 
-def check(value: object) -> dict[int, int]:
+def check_schedule(value: object) -> dict[int, int]:
     """Returns a schedule; raises ValueError with problem and repair. Keys of YAML and JSON are texts."""
     pairs = value.items() if isinstance(value, dict) else ()
     found = {int(key): k for key, k in pairs if str(key).isdecimal() and type(k) is int and 0 <= k <= 64}
@@ -45,7 +218,9 @@ def check(value: object) -> dict[int, int]:
     return found
 
 
-Schedule = Annotated[dict[int, int], BeforeValidator(check), WithJsonSchema({**_FORM, "required": ["1"]})]
+Schedule = Annotated[
+    dict[int, int], BeforeValidator(check_schedule), WithJsonSchema({**_FORM, "required": ["1"]})
+]
 """K by the least number of running requests that it holds for."""
 
 

@@ -83,7 +83,10 @@ class Completion:
     """The generated tokens, with the one that completes a stop string, without an end token or stop token."""
     speculation: SpeculationCounts
     undrafted_for: tuple[str, ...] = ()
-    """The options that forbade drafts (K = 0), or `rollout`; empty if the request asked for no drafts."""
+    """The options that forbade drafts (K = 0), or the usual one of `FALLBACKS` if nothing was drafted.
+
+    It is empty if the request asked for no drafts.
+    """
     max_draft_len: int = 0
     """The largest number of tokens that a round was allowed to draft."""
     num_cached_tokens: int | None = None

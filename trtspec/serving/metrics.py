@@ -72,7 +72,16 @@ def gauges(stats: Stats, started: float) -> Iterator[MetricSample]:
 
 
 def counters(stats: Stats, seconds: float) -> Iterator[MetricSample]:
-    """Yields the counters since the start, `seconds` ago."""
+    """Yields the counters since the start, `seconds` ago, by names that end in `_total`, as Prometheus asks.
+
+    For one release, each comes by its older name too.
+    """
+    for sample in _counters(stats, seconds):
+        yield sample
+        yield MetricSample(f"{sample.name}_total", sample.value, sample.labels)
+
+
+def _counters(stats: Stats, seconds: float) -> Iterator[MetricSample]:
     yield MetricSample(COUNTED, seconds, {})
     for origin, counts in stats.by_origin.items():
         yield from _speculation("trtspec:spec_decode", counts, {"origin": origin})
@@ -207,9 +216,10 @@ FAMILIES = {
     family.name: family
     for family in (
         *(
-            MetricFamily(PREFIX + name, text, kind)
+            MetricFamily(f"{PREFIX}{name}{end}", text, kind)
             for kind, of in _MEANINGS.items()
             for name, text in of.items()
+            for end in (("", "_total") if kind is MetricType.COUNTER else ("",))
         ),
         *(
             MetricFamily(f"{PREFIX}{name}_{part}", f"{meaning}: {what}", MetricType.COUNTER)

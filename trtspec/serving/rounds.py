@@ -13,7 +13,7 @@ from trtspec.serving.completion import Delta, EndReason
 from trtspec.serving.drafters.source import Drafter
 from trtspec.serving.executor import FinishReason, Limits, Request, Response
 from trtspec.serving.state import CompletionState
-from trtspec.serving.stats import Stats
+from trtspec.serving.stats import NO_PROPOSAL, Stats
 from trtspec.serving.text import common_prefix
 
 
@@ -51,6 +51,8 @@ class Rounds:
                 continue
             if drafter:
                 stats.fallbacks[why] += 1
+                if state.max_draft_len:
+                    state.fallbacks[why] += 1
             if (endless := state.num_endless) > 0:
                 alone = state.endless_request(endless)
             else:
@@ -90,6 +92,8 @@ class Rounds:
         try:
             draft = await drafter.propose(request, deadline)
             drafted_at = self._clock()
+            if not draft:
+                state.fallbacks[NO_PROPOSAL] += 1
             verification = state.request(len(draft) + 1, draft, request.sampling)
             response = await self._target.answer(verification, deadline)
             ended = has_ended(draft, response)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -133,10 +133,19 @@ class CompletionState:
     top_log_probs: int = 0
     guide: Guide | None = None
     undrafted_for: tuple[str, ...] = ()
+    fallbacks: Counter[str] = field(default_factory=Counter)
+    """The number of rounds and bursts without a draft, by reason; empty if none was asked for."""
     speculation: SpeculationCounts = field(default_factory=SpeculationCounts)
     end_reason: EndReason | None = None
     num_cached_tokens: int | None = None
     """The number of the input tokens that the target's KV cache had; None if it is not reported."""
+
+    @property
+    def _most_often_why(self) -> tuple[str, ...]:
+        """The usual reason if no round had a draft; the last token alone is one only if it was all."""
+        if self.speculation.num_spec_steps:
+            return ()
+        return tuple(sorted(self.fallbacks, key=lambda why: (why == "last_token", -self.fallbacks[why]))[:1])
 
     @property
     def num_output_tokens(self) -> int:
@@ -235,7 +244,7 @@ class CompletionState:
             self.num_input_tokens,
             self.num_output_tokens,
             self.speculation,
-            self.undrafted_for,
+            self.undrafted_for or self._most_often_why,
             self.max_draft_len,
             self.num_cached_tokens,
         )

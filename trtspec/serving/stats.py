@@ -64,28 +64,39 @@ class SquaresHistogram(Histogram):
         self.squares += value * value
 
 
-FALLBACKS = (
-    "draft_at_rest",  # The draft engine rests after failures.
-    "draft_waits",  # A draft inside the target waits until the target has computed the sequence.
-    "draft_failed",
-    "draft_timed_out",
-    "draft_ended",  # The draft engine proposed the end.
-    "draft_untranslated",  # Its proposal has no translation into the target's tokens.
-    "nothing_found",  # A lookup found nothing.
-    "policy",  # The policy chose K = 0.
-    "num_draft_tokens",  # The request or the recipe asks for K = 0.
-    "rollout",  # The arm of the request has no drafts.
+FALLBACKS = {
+    "draft_at_rest": "the draft engine rests after failures",
+    "draft_waits": "a draft inside the target waits until the target has computed the sequence",
+    "draft_failed": "the draft engine failed",
+    "draft_timed_out": "the draft engine was too slow",
+    "draft_ended": "the draft engine proposed the end",
+    "draft_untranslated": "the proposal has no translation into the target's tokens",
+    "nothing_found": "look-ups found nothing",
+    "policy": "a step with drafts takes longer here just now",
+    "num_draft_tokens": "the request or the recipe asks for none",
+    "rollout": "the roll-out gives this request no drafts yet",
     # These options forbid drafts (`unsplittable_options`).
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "guided_decoding_guide_type",
-    "sampling",  # The target verifies drafts of greedy requests alone.
-    "min_tokens",  # No end token may come yet.
-    "no_room",  # An engine has no room for a draft.
-    "last_token",  # One token is left, which is the target's own.
-)
-"""The reasons why a round or burst of a completion that has a drafter has no draft."""
+    "repetition_penalty": "repetition_penalty forbids drafts",
+    "presence_penalty": "presence_penalty forbids drafts",
+    "frequency_penalty": "frequency_penalty forbids drafts",
+    "guided_decoding_guide_type": "the engine follows no grammar under drafts",
+    "sampling": "the engine verifies drafts of greedy requests alone",
+    "min_tokens": "no end token may come yet",
+    "no_room": "an engine has no room for a draft",
+    "last_token": "the last token is the target's own",
+}
+"""The reasons why a round or burst of a completion that has a drafter has no draft, in words."""
+NO_PROPOSAL = "draft"
+"""Stands for the reasons why a draft engine proposes nothing, which it counts itself."""
+
+
+def why_undrafted(speculation: str) -> str:
+    """Returns the words for the model's output `speculation`, such as `off: policy`; "" for ""."""
+    reasons = speculation.removeprefix("off: ").split(", ") if speculation else ()
+    unknown = "the draft engine proposed nothing; trtspec:fallbacks_total counts why"
+    return "; ".join(dict.fromkeys(FALLBACKS.get(reason, unknown) for reason in reasons))
+
+
 FAILURES = (
     "invalid_request",
     "refused",  # The queue is full, or the wait in it too long.

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.fakes.heads import write_head
-from tests.unit.pipeline.inspection.test_heads import TARGET
+from tests.fakes.heads import TARGET, write_head
 from tests.unit.pipeline.plan.conftest import Planned
 from tests.unit.pipeline.plan.conftest import planned as planned  # a fixture
 from tests.unit.recipe.test_server_limits import served

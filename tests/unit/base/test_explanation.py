@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trtspec.base import errors
-from trtspec.base.errors import PairError, RecipeError, StepError, TensorError
+from trtspec.base.errors import PairError, RecipeError, StepError, TensorError, UnavailableError
 from trtspec.base.explanation import Explanation, explain
 from trtspec.base.findings import Finding
 
@@ -89,3 +89,21 @@ def test_every_exception_of_trtspec_is_explained() -> None:
         has_findings = kind in (RecipeError, PairError)
         error = kind("r", [Finding("k", "p", line=1)]) if has_findings else kind("thing", "problem", "repair")
         assert explain(error) is not None
+
+
+@pytest.mark.parametrize(
+    ("repair", "words"),
+    [
+        ("trtspec build pair.yaml --output x", "trtspec.build('pair.yaml', output='x')"),
+        ("trtspec deploy --container", "trtspec.deploy('RECIPE', container=True)"),
+        (
+            "trtspec deploy RECIPE starts a server; --url names another",
+            "trtspec.deploy('RECIPE') starts a server; url names another",
+        ),
+        ("name one with --model-name", "name one with model_name"),
+        ("free some memory", "free some memory"),
+    ],
+)
+def test_a_trace_names_functions_where_the_command_line_names_commands(repair: str, words: str) -> None:
+    error = UnavailableError("x", "is missing", repair)
+    assert (error.__notes__, error.repair) == ([words], repair)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtspec.base.units import lacking, short, three_digits
+from trtspec.base.units import gib, lacking, short, three_digits
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,18 @@ def test_bytes_have_three_digits(size: int, words: str) -> None:
 def test_two_sizes_that_differ_look_different() -> None:
     assert lacking(5_000_000, 40_000) == "5 MB, but 40 kB are free"
     assert lacking(10**9 + 1, 10**9) == "1,000,000,001 B, but 1,000,000,000 B are free"
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (80 << 30, "80.0 GiB"),
+        (-(3 << 29), "-1.5 GiB"),
+        (20 << 20, "20.0 MiB"),
+        (3000, "2.9 KiB"),
+        (7, "7 B"),
+        (0, "0 GiB"),
+    ],
+)
+def test_memory_that_is_there_is_never_zero(size: int, words: str) -> None:
+    assert gib(size) == words

@@ -13,15 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import expon, poisson
 
-from tests.unit.capacity.test_speed import DRAFT, LENGTHS, PAIR, TARGET
+from tests.unit.capacity.test_speed import LENGTHS, PAIR
 from trtspec.capacity.demand import Demand, Lengths, lognormal
 from trtspec.capacity.fleet import (
     FleetRequirements,
     LatencyBounds,
     QueueStates,
     Replica,
-    break_even,
-    cold_start,
     cost,
     fewest,
     goodput,
@@ -33,7 +31,6 @@ from trtspec.capacity.fleet import (
 )
 from trtspec.capacity.speed import ForecastSpeed, RequestTimes
 from trtspec.measure.workloads.workload import arrivals
-from trtspec.recipe.fleet import BurstSection, Start
 
 ONE = Lengths(((10, 20),))
 
@@ -143,7 +140,7 @@ def server(acceptance: float | None, places: int = 16) -> Replica:
 
 
 def need(demand: Demand, bounds: LatencyBounds) -> FleetRequirements:
-    return FleetRequirements(demand, bounds, Start(), 4.0)
+    return FleetRequirements(demand, bounds, 4.0)
 
 
 @pytest.mark.parametrize(("places", "use"), [(4, 0.85), (16, 0.9), (64, 0.7)])
@@ -199,14 +196,6 @@ def test_the_spread_has_the_replicas_of_faster_and_slower_engines() -> None:
     assert tight.spread[1] is None
 
 
-def test_a_burst_needs_as_many_replicas_as_its_rate() -> None:
-    demand = Demand(100.0, LENGTHS, burst=BurstSection(factor=2))
-    found = size(need(demand, LatencyBounds()), server(0.7)).fleet
-    assert found is not None
-    assert found.peak == fewest(server(0.7), Demand(200.0, LENGTHS), LatencyBounds())
-    assert size(need(Demand(100.0, LENGTHS), LatencyBounds()), server(0.7)).fleet.peak is None  # type: ignore[union-attr]
-
-
 def test_bounds_that_nothing_keeps_are_explained() -> None:
     one, demand = server(None), Demand(1.0, LENGTHS)
     slow = LatencyBounds(inter_token=0.01)
@@ -217,37 +206,12 @@ def test_bounds_that_nothing_keeps_are_explained() -> None:
     assert goodput(one, demand, slow) == 0.0
 
 
-def test_drafts_pay_from_the_break_even_on() -> None:
-    wanted = need(Demand(1.0, LENGTHS), LatencyBounds(0.5))
-    plain = goodput(server(None), wanted.demand, wanted.bounds)
-    even = break_even(server(0.7), lambda share: ForecastSpeed(PAIR, share), plain, wanted)
-    assert even is not None
-    assert goodput(server(even + 0.05), wanted.demand, wanted.bounds) > plain
-    assert goodput(server(even - 0.05), wanted.demand, wanted.bounds) <= 1.001 * plain
-    slow = replace(PAIR, draft=TARGET)
-    assert DRAFT.layers < TARGET.layers
-    assert break_even(server(0.7), lambda share: ForecastSpeed(slow, share), plain, wanted) is None
-
-
 def test_the_cache_takes_places_away() -> None:
     one = server(0.7)
     assert one.places_for(800) == 16
     assert one.places_for(99_992) == 3
     assert one.places_for(10**6) == 1
     assert Replica(EqualSlots(), 4).places_for(10**9) == 4
-
-
-def test_a_start_is_the_sum_of_its_parts() -> None:
-    rates = Start(verify_gb_per_second=0.125)
-    one, many = (cold_start(rates, 100e9, 50e9, replicas) for replicas in (1, 100))
-    assert {part.name: part.seconds for part in one.parts} == {
-        "node": 0, "image": 100, "pull": 80, "verify": 20, "load": 25, "warm-up": 20
-    }  # fmt: skip
-    assert one.seconds == 245
-    # Ten nodes at 10 Gbit/s are all that the store serves; a hundred share it.
-    assert (many.parts[2].seconds, many.parts[3].seconds) == (800, 0)
-    assert "which 100 share" in many.parts[2].because
-    assert many.traffic == 10e12
 
 
 def test_the_cost_of_a_million_tokens_is_that_of_the_gpus_for_as_long() -> None:

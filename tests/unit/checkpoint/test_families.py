@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,26 @@ LLAMA3 = {
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
 
+@pytest.fixture(scope="module")
+def as_saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A random model as transformers saves it, the same one only once; its folder is not to be changed."""
+
+    @cache
+    def save(family: str, shard: str, sizes: str) -> Path:
+        folder = tmp_path_factory.mktemp(family)
+        tiny_model(family, **json.loads(sizes)).save_pretrained(folder, max_shard_size=shard)
+        return folder
+
+    return save
+
+
 @pytest.fixture
-def saved(tmp_path: Path) -> Callable[..., Path]:
-    """A random model as transformers saves it; `edit` changes keys of its config.json, None removes one."""
+def saved(tmp_path: Path, as_saved: Callable[..., Path]) -> Callable[..., Path]:
+    """Such a model in a folder of the test's; `edit` changes keys of its config.json, None removes one."""
 
     def save(family: str, *, shard: str = "5GB", edit: dict[str, Any] | None = None, **sizes: Any) -> Path:
         folder = tmp_path / family
-        tiny_model(family, **sizes).save_pretrained(folder, max_shard_size=shard)
+        shutil.copytree(as_saved(family, shard, json.dumps(sizes)), folder, dirs_exist_ok=True)
         if edit:
             config = json.loads((folder / "config.json").read_text()) | edit
             (folder / "config.json").write_text(json.dumps(config))

@@ -20,7 +20,7 @@ from tests.fakes.engine_dir import tiny_model
 from tests.fakes.modelopt import calibrate, export
 from tests.support.families import ABSENT, FAMILIES, Differences
 from tests.support.families import case as case_of
-from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
+from trtspec.checkpoint.calibrate.calibrate import FakeQuantized
 from trtspec.checkpoint.calibrate.model import load_model
 from trtspec.checkpoint.calibration import CalibratedRanges
 from trtspec.checkpoint.convert import convert

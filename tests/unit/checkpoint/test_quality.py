@@ -15,9 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from tests.fakes.modelopt import export
 from trtspec.backends.torch.builder import build
-from trtspec.checkpoint.calibrate.fake_quantization import FakeQuantized
+from trtspec.checkpoint.calibrate.calibrate import FakeQuantized, cost, measure, worries
 from trtspec.checkpoint.calibrate.model import load_model
-from trtspec.checkpoint.calibrate.quality import cost, measure, worries
 from trtspec.checkpoint.calibration import CalibratedRanges, Quality
 from trtspec.checkpoint.convert import convert
 from trtspec.checkpoint.convert_options import ConvertOptions

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.docs.commands import named
+from tests.support.command_line import trtspec
 from trtspec.base.errors import ModelError
 from trtspec.cli import app as cli
 from trtspec.cli import commands
@@ -22,9 +23,12 @@ from trtspec.cli.commands import TABLE, CommandEntry, load
 TRTSPEC = Path(sys.executable).with_name("trtspec")
 
 
-def run(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in os.environ.items() if name != "TRTSPEC_DEBUG"} | environment
-    return subprocess.run([TRTSPEC, *args], capture_output=True, text=True, env=env, timeout=60)
+def without_debug(**environment: str) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "TRTSPEC_DEBUG"} | environment
+
+
+def run(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([TRTSPEC, *args], capture_output=True, text=True, timeout=60)
 
 
 def run_shell(line: str) -> subprocess.CompletedProcess[str]:
@@ -114,7 +118,7 @@ def test_wrong_usage_exits_2_with_the_usage_on_stderr(args: list[str]) -> None:
 
 
 def test_a_known_error_is_text_on_stderr_and_exit_1(tmp_path: Path) -> None:
-    result = run("check", str(tmp_path / "none.yaml"))
+    result = trtspec("check", tmp_path / "none.yaml", environment=without_debug())
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.splitlines() == [
         f"{tmp_path}/none.yaml: no such file; `trtspec init {tmp_path}/none.yaml` writes a starter recipe",
@@ -123,11 +127,11 @@ def test_a_known_error_is_text_on_stderr_and_exit_1(tmp_path: Path) -> None:
 
 
 def test_debug_can_be_switched_off(tmp_path: Path) -> None:
-    assert "Traceback" not in run("check", str(tmp_path), TRTSPEC_DEBUG="0").stderr
+    assert "Traceback" not in trtspec("check", tmp_path, environment=without_debug(TRTSPEC_DEBUG="0")).stderr
 
 
 def test_debug_shows_the_trace(tmp_path: Path) -> None:
-    result = run("check", str(tmp_path / "none.yaml"), TRTSPEC_DEBUG="1")
+    result = trtspec("check", tmp_path / "none.yaml", environment=without_debug(TRTSPEC_DEBUG="1"))
     assert result.returncode == 1
     assert "Traceback" in result.stderr
     assert "RecipeError" in result.stderr
@@ -137,8 +141,8 @@ def test_debug_shows_the_trace(tmp_path: Path) -> None:
 def test_quiet_says_nothing_but_errors(tmp_path: Path, at: int) -> None:
     words, file = ["init"], str(tmp_path / "recipe.yaml")
     words.insert(at, "-q")
-    assert (run(*words, file).stderr, Path(file).is_file()) == ("", True)
-    assert "error: " in run(*words, file).stderr
+    assert (trtspec(*words, file).stderr, Path(file).is_file()) == ("", True)
+    assert "error: " in trtspec(*words, file).stderr
 
 
 @pytest.mark.parametrize("at", [0, 1], ids=["before the command", "behind it"])
@@ -183,12 +187,14 @@ def test_ctrl_c_exits_130(tmp_path: Path) -> None:
     assert "Traceback" not in talk
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_closed_stream_is_no_defect(closed: str) -> None:
-    for words, status in (("schema", 0), ("check no.yaml", 1)):
-        said = run_shell(f'"$0" {words} {closed}')
-        assert said.returncode == status
-        assert "Traceback" not in said.stderr
+@pytest.mark.parametrize(
+    ("words", "status", "closed"),
+    [("schema", 0, ">&-"), ("check no.yaml", 1, "2>&-"), ("schema", 0, "<&- >&- 2>&-")],
+)
+def test_a_closed_stream_is_no_defect(words: str, status: int, closed: str) -> None:
+    said = run_shell(f'"$0" {words} {closed}')
+    assert said.returncode == status
+    assert "Traceback" not in said.stderr
 
 
 def test_stdin_that_is_not_utf8_is_no_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

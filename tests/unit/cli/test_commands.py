@@ -9,8 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 from typer.testing import CliRunner, Result
 
-from trtspec.backends.recipes import load
-from trtspec.backends.table import all_releases
+from trtspec.backends.table import all_releases, load
 from trtspec.base.errors import ModelError, PairError, RecipeError, TrtspecError, UnavailableError
 from trtspec.cli.app import app
 from trtspec.recipe.schema import json_schema

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.hub import Hub
 from tests.support.command_line import trtspec
-from trtspec.backends.recipes import load, loads
+from trtspec.backends.table import load, loads
 from trtspec.cli.deploy import ModelChoices, recipe_text
 
 TINY = Path(__file__).parents[3] / "recipes" / "tiny"

@@ -129,7 +129,7 @@ def test_doctor_takes_less_than_two_seconds(doctor: Callable[..., Any]) -> None:
         (
             [H200.replace("143000", "0")],
             "GPU memory",
-            "0.0 GiB free on GPU 0, but the weights need",
+            "0 GiB free on GPU 0, but the weights need",
             "nvidia-smi",
         ),
     ],
@@ -175,11 +175,11 @@ def test_only_gpus_of_the_recipe_must_be_free(machine: GpuMachine, doctor: Calla
     assert doctor()["GPU memory"]["severity"] == "ok"
     findings = doctor(hardware="{gpu: h200, count: 3}")
     assert missing(findings) == []
-    assert findings["GPU memory"]["problem"] == "0.0 GiB free"
+    assert findings["GPU memory"]["problem"] == "0 GiB free"
     machine.gpus(H200, full, H200)
     findings = doctor(hardware="{gpu: h200, count: 2}")
     assert missing(findings) == ["GPU memory"]
-    assert "0.0 GiB free on GPU 1, but the weights need" in findings["GPU memory"]["problem"]
+    assert "0 GiB free on GPU 1, but the weights need" in findings["GPU memory"]["problem"]
 
 
 def test_a_draft_takes_memory_where_its_recipe_puts_it(

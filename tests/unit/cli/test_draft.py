@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from tests.fakes.eagle_heads import write_eagle_for
 from tests.fakes.heads import write_head_for
 from tests.fakes.hub import COMMIT, Hub
-from trtspec.backends.recipes import loads
+from tests.support.command_line import trtspec
+from trtspec.backends.table import loads
 
 TARGET = "house/Llama-8B-Instruct"
 FITTING = {
@@ -119,12 +119,11 @@ Find = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def find(hub: Hub, tmp_path: Path) -> Find:
-    """The command in a process of its own, for huggingface_hub reads its environment once."""
+    """The command, which asks this Hub and has caches of its own."""
 
     def call(*words: str) -> subprocess.CompletedProcess[str]:
-        env = {**hub.environment(tmp_path / "home"), "TRTSPEC_CACHE": str(tmp_path / "cache")}
-        command = [sys.executable, "-m", "trtspec", "draft", "find", *words]
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+        with hub.asked_here(tmp_path / "home", TRTSPEC_CACHE=str(tmp_path / "cache")):
+            return trtspec("draft", "find", *words)
 
     return call
 

@@ -5,63 +5,32 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
-from tritonclient.grpc import service_pb2 as pb
-from tritonclient.grpc import service_pb2_grpc as services
 
+from tests.fakes.triton_grpc import TritonModel, served
 from tests.support.command_line import trtspec
 from tests.support.ports import free_port
 from trtspec.client import client as clients
-from trtspec.client import grpc as client
+from trtspec.client import http
 from trtspec.client.client import Client
 from trtspec.client.endpoint import TimedAnswer
 
 
-class VllmModel(services.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    """Tells of a model what Triton's vLLM backend does."""
-
-    def ModelReady(self, request: Any, context: Any) -> Any:
-        return pb.ModelReadyResponse(ready=True)
-
-    def ModelMetadata(self, request: Any, context: Any) -> Any:
-        names = ("text_input", "stream", "sampling_parameters")
-        return pb.ModelMetadataResponse(inputs=[{"name": name} for name in names])
-
-
-@contextmanager
-def served(model: services.GRPCInferenceServiceServicer) -> Iterator[str]:
-    server = grpc.server(ThreadPoolExecutor(2))
-    services.add_GRPCInferenceServiceServicer_to_server(model, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield f"127.0.0.1:{port}"
-    server.stop(None)
-
-
 def test_a_model_of_the_vllm_backend_is_asked_by_http() -> None:
-    with served(VllmModel()) as url:
+    with served(TritonModel(inputs=("text_input", "stream", "sampling_parameters"))) as url:
         said = trtspec("generate", "--url", url, "a")
     assert said.returncode == 1
     assert "Triton's vLLM backend" in said.stderr
     assert "--url http://127.0.0.1:8000" in " ".join(said.stderr.split())
 
 
-class SilentModel(services.GRPCInferenceServiceServicer):  # type: ignore[misc]
+class SilentModel(TritonModel):
     """Is ready, and answers no request."""
-
-    def ModelReady(self, request: Any, context: Any) -> Any:
-        return pb.ModelReadyResponse(ready=True)
-
-    def ModelMetadata(self, request: Any, context: Any) -> Any:
-        return pb.ModelMetadataResponse(inputs=[{"name": "text_input"}])
 
     def ModelStreamInfer(self, requests: Any, context: Any) -> Iterator[Any]:
         has_left = threading.Event()
@@ -110,11 +79,11 @@ def test_an_answer_of_an_api_that_does_not_come_is_given_up() -> None:
 def test_a_port_that_takes_connections_and_says_nothing_is_no_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client, "_LOOK_S", 0.5)
+    monkeypatch.setattr(http, "_LOOK_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         said = trtspec("generate", "--url", f"127.0.0.1:{silent.getsockname()[1]}", "a")
     assert said.returncode == 1
-    assert "no Triton server answers" in said.stderr
+    assert "does not answer" in said.stderr
 
 
 def test_a_prompt_comes_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:

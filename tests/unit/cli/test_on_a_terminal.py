@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command_line import trtspec
 from tests.unit.cli.test_app import TRTSPEC
 
 TINY = Path(__file__).parents[3] / "recipes" / "tiny"
@@ -47,7 +48,7 @@ def test_steps_have_ticks_and_the_next_command_is_told(tmp_path: Path) -> None:
 
 def test_store_push_and_migrate_show_the_next_command_on_a_terminal(tmp_path: Path) -> None:
     recipe = TINY / "recipe.yaml"
-    subprocess.run([TRTSPEC, "build", recipe], cwd=tmp_path, check=True, capture_output=True)
+    assert trtspec("build", recipe, folder=tmp_path).returncode == 0
 
     shown = at_terminal("store", "push", "engines", recipe, folder=tmp_path)
     assert shown.endswith("\nnext: trtspec store pull engines tiny --output build/tiny\n")

@@ -16,9 +16,8 @@ from trtspec.base.progress import no_progress
 from trtspec.cli.app import app
 from trtspec.pipeline.engine.directory import Runtime
 from trtspec.pipeline.store import upkeep
-from trtspec.pipeline.store.entry import Entry, Platform
 from trtspec.pipeline.store.lease import leased
-from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.store import Entry, Platform, Store
 from trtspec.pipeline.store.transfer import describe, push
 
 H200 = Platform("tensorrt_llm", 90, "10.14.1.48", "1.2.1")

@@ -12,6 +12,7 @@ from aiohttp import web
 from yarl import URL
 
 from trtspec.base.errors import UnavailableError
+from trtspec.cli.generate import summary
 from trtspec.client.endpoint import AskError, ChatMessage, DraftCounts, EndpointRequest, TimedAnswer
 from trtspec.client.finding import FoundServer, find, shown
 from trtspec.client.http import Streams
@@ -380,7 +381,7 @@ def test_a_server_that_is_gone_is_unreachable() -> None:
     ("options", "problem"),
     [
         ({"model": "other"}, "has no model other"),
-        ({"url": "host:8000"}, "is not a URL"),
+        ({"url": "ftp://host:8000"}, "is not a URL"),
         ({"url": "http://me:word@host:8000", "key": "k"}, "http://host:8000: has a user name in it"),
         ({"url": "http://127.0.0.1:1"}, "does not answer"),
     ],
@@ -412,3 +413,17 @@ def test_a_text_that_is_not_utf_8_is_not_sent() -> None:
 
     with pytest.raises(AskError, match=r"^rejected: the text is not UTF-8$"):
         asyncio.run(main())
+
+
+@pytest.mark.parametrize("triton", [True, False])
+def test_the_summary_says_why_nothing_was_drafted(triton: bool) -> None:
+    server, why = Server(), "a step with drafts takes longer here just now"
+    if triton:
+        none = dict.fromkeys(("num_spec_steps", "total_draft_tokens", "total_accepted_draft_tokens"), 0)
+        said = {**LAST, **none, "acceptance_histogram": [0, 0], "speculation": "off: policy"}
+        server.answer = stream({"text_output": "one"}, said)
+    else:
+        counts = {"acceptance_histogram": [0, 0], "num_draft_tokens": 0, "nothing_drafted": why}
+        metrics = {"speculative_decoding": counts}
+        server.answer = stream(*CHUNKS[:3], {**CHUNKS[3], "metrics": metrics}, *CHUNKS[4:])
+    assert summary(ask(server, HELLO, triton=triton)).endswith(f", nothing drafted: {why}")

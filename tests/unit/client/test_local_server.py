@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.command_line import trtspec
 from trtspec.base.errors import UnavailableError
-from trtspec.client.local_server import LocalServer, find_servers, forget, one_address
+from trtspec.client.local_server import LocalServer, find_servers, forget, is_starting, one_address
 from trtspec.deployment.container import labels_of
 from trtspec.deployment.deployment import Deployment
 from trtspec.gateway.ports import Ports
@@ -144,3 +144,11 @@ def test_a_home_that_cannot_be_written_to_is_no_reason_not_to_serve(
     monkeypatch.setenv("XDG_STATE_HOME", str(state / "file"))
     with TINY.announced():
         assert find_servers() == []
+
+
+def test_a_server_starts_while_its_deploy_runs_and_it_is_not_ready() -> None:
+    """Nobody answers at its address; `generate --wait` waits as long as that is so."""
+    with deploying(TINY):
+        assert is_starting(TINY.grpc or "")
+        assert not is_starting("127.0.0.1:9")
+    assert not is_starting(TINY.grpc or "")

@@ -21,29 +21,29 @@ WHERE = 'instance="a:8002",job="trtspec",model="pair",version="1"'
 PER_TOKEN = "trtspec:rollout_time_per_output_token_seconds"
 # By what a minute adds.
 HEALTHY = {
-    f'trtspec:spec_decode_num_draft_tokens{{{WHERE},origin="engine"}}': "0+900x110",
-    f'trtspec:spec_decode_num_draft_tokens{{{WHERE},origin="lookup"}}': "0+100x110",
-    f'trtspec:spec_decode_num_accepted_tokens{{{WHERE},origin="engine"}}': "0+700x110",
-    f'trtspec:spec_decode_num_accepted_tokens{{{WHERE},origin="lookup"}}': "0+10x110",
+    f'trtspec:spec_decode_num_draft_tokens_total{{{WHERE},origin="engine"}}': "0+900x110",
+    f'trtspec:spec_decode_num_draft_tokens_total{{{WHERE},origin="lookup"}}': "0+100x110",
+    f'trtspec:spec_decode_num_accepted_tokens_total{{{WHERE},origin="engine"}}': "0+700x110",
+    f'trtspec:spec_decode_num_accepted_tokens_total{{{WHERE},origin="lookup"}}': "0+10x110",
     f"trtspec:draft_available{{{WHERE}}}": "1x110",
-    f'trtspec:rounds{{{WHERE},num_draft_tokens="0"}}': "0+20x110",
-    f'trtspec:rounds{{{WHERE},num_draft_tokens="4"}}': "0+250x110",
-    f'trtspec:fallbacks{{{WHERE},reason="draft_failed"}}': "0+1x110",
-    f'trtspec:fallbacks{{{WHERE},reason="draft_at_rest"}}': "0x110",
-    f'trtspec:fallbacks{{{WHERE},reason="policy"}}': "0+20x110",
+    f'trtspec:rounds_total{{{WHERE},num_draft_tokens="0"}}': "0+20x110",
+    f'trtspec:rounds_total{{{WHERE},num_draft_tokens="4"}}': "0+250x110",
+    f'trtspec:fallbacks_total{{{WHERE},reason="draft_failed"}}': "0+1x110",
+    f'trtspec:fallbacks_total{{{WHERE},reason="draft_at_rest"}}': "0x110",
+    f'trtspec:fallbacks_total{{{WHERE},reason="policy"}}': "0+20x110",
     f"trtspec:num_requests_running{{{WHERE}}}": "4x110",
     f"trtspec:num_requests_waiting{{{WHERE}}}": "10x110",
     f"trtspec:max_num_requests_waiting{{{WHERE}}}": "256x110",
-    f'trtspec:request_errors{{{WHERE},kind="refused"}}': "0x110",
-    f'trtspec:request_errors{{{WHERE},kind="engine_failure"}}': "0x110",
-    f'trtspec:request_errors{{{WHERE},kind="timed_out"}}': "0x110",
-    f'trtspec:request_errors{{{WHERE},kind="cancelled"}}': "0+50x110",
-    f'trtspec:front_refusals{{{WHERE},api="openai",reason="too_many_requests"}}': "0x110",
-    f'trtspec:front_refusals{{{WHERE},api="openai",reason="invalid_request"}}': "0+50x110",
-    f'trtspec:request_success{{{WHERE},finished_reason="stop"}}': "0+100x110",
+    f'trtspec:request_errors_total{{{WHERE},kind="refused"}}': "0x110",
+    f'trtspec:request_errors_total{{{WHERE},kind="engine_failure"}}': "0x110",
+    f'trtspec:request_errors_total{{{WHERE},kind="timed_out"}}': "0x110",
+    f'trtspec:request_errors_total{{{WHERE},kind="cancelled"}}': "0+50x110",
+    f'trtspec:front_refusals_total{{{WHERE},api="openai",reason="too_many_requests"}}': "0x110",
+    f'trtspec:front_refusals_total{{{WHERE},api="openai",reason="invalid_request"}}': "0+50x110",
+    f'trtspec:request_success_total{{{WHERE},finished_reason="stop"}}': "0+100x110",
     f'trtspec:kv_cache_usage_perc{{{WHERE},engine="target"}}': "0.8x110",
     'nv_trt_llm_kv_cache_block_metrics{instance="b",kv_cache_block_type="fraction",model="e"}': "0.8x110",
-    f"trtspec:generation_tokens{{{WHERE}}}": "0+1000x110",
+    f"trtspec:generation_tokens_total{{{WHERE}}}": "0+1000x110",
     f'trtspec:time_to_first_token_seconds_bucket{{{WHERE},le="2.5"}}': "0+99x110",
     f'trtspec:time_to_first_token_seconds_bucket{{{WHERE},le="5.0"}}': "0+100x110",
     f'trtspec:time_to_first_token_seconds_bucket{{{WHERE},le="10.0"}}': "0+100x110",
@@ -69,7 +69,7 @@ HEALTHY |= {
     'sglang:spec_accept_length{instance="p:30000",model_name="plain"}': "0x110",
     'sglang:num_running_reqs{instance="p:30000",model_name="plain"}': "4x110",
 }
-ENGINES = 'spec_decode_num_accepted_tokens{%s,origin="engine"}'
+ENGINES = 'spec_decode_num_accepted_tokens_total{%s,origin="engine"}'
 VLLMS, SGLANGS = (
     f"vllm:spec_decode_num_accepted_tokens_total{{{VLLM}}}",
     f"sglang:spec_accept_rate{{{SGLANG}}}",
@@ -81,7 +81,7 @@ ON_ACCEPTANCE: dict[str, tuple[dict[str, str], ...]] = {
         {SGLANGS: "1.0x110"},
     ),
     "TrtspecAcceptanceLost": (
-        {ENGINES: "0+5x110", 'spec_decode_num_draft_tokens{%s,origin="lookup"}': "0+1x110"},
+        {ENGINES: "0+5x110", 'spec_decode_num_draft_tokens_total{%s,origin="lookup"}': "0+1x110"},
         {VLLMS: "0+5x110"},
         {SGLANGS: "0.01x110"},
     ),
@@ -96,13 +96,13 @@ TROUBLES: dict[str, dict[str, str]] = {
     **{name: by_server[0] for name, by_server in ON_ACCEPTANCE.items()},
     "TrtspecAcceptanceLow": {ENGINES: "0+350x110"},
     "TrtspecDraftAtRest": {"draft_available{%s}": "0x110"},
-    "TrtspecDraftFails": {'fallbacks{%s,reason="draft_at_rest"}': "0+30x110"},
+    "TrtspecDraftFails": {'fallbacks_total{%s,reason="draft_at_rest"}': "0+30x110"},
     "TrtspecDraftsDoNotPay": {
-        'rounds{%s,num_draft_tokens="4"}': "0+1x110",
-        'fallbacks{%s,reason="draft_failed"}': "0x110",
+        'rounds_total{%s,num_draft_tokens="4"}': "0+1x110",
+        'fallbacks_total{%s,reason="draft_failed"}': "0x110",
     },
     "TrtspecQueueFillsUp": {"trtspec:num_requests_waiting{%s}": "200x110"},
-    "TrtspecRefuses": {'request_errors{%s,kind="refused"}': "0+60x110"},
+    "TrtspecRefuses": {'request_errors_total{%s,kind="refused"}': "0+60x110"},
     "TrtspecFrontRefuses": {'reason="too_many_requests"': "0+60x110"},
     "TrtspecKvCacheFull": {'kv_cache_usage_perc{%s,engine="target"}': "0.99x110"},
     "TrtspecFirstTokenSlow": {
@@ -112,8 +112,8 @@ TROUBLES: dict[str, dict[str, str]] = {
     "TrtspecGpuUseInBursts": {"nv_gpu_utilization": "0 1 " * 55},
     "TrtspecRolloutSlower": {'_sum{%s,arm="speculate"}': "0+0.22x110"},
     "TrtspecRolloutFileBroken": {"rollout_file_malformed": "1x110"},
-    "TrtspecErrors": {'request_errors{%s,kind="engine_failure"}': "0+5x110"},
-    "TrtspecStalls": {"generation_tokens{%s}": "1000x110"},
+    "TrtspecErrors": {'request_errors_total{%s,kind="engine_failure"}': "0+5x110"},
+    "TrtspecStalls": {"generation_tokens_total{%s}": "1000x110"},
     "TrtspecDown": {"up{": "0x110"},
 }
 
@@ -177,8 +177,8 @@ def test_vllm_and_sglang_have_the_alerts_on_acceptance_too(
     "changed",
     [
         # A lookup that is always right copies, and one that is never right costs nothing to speak of.
-        {'accepted_tokens{%s,origin="lookup"}': "0+100x110"},
-        {'accepted_tokens{%s,origin="lookup"}': "0x110"},
+        {'accepted_tokens_total{%s,origin="lookup"}': "0+100x110"},
+        {'accepted_tokens_total{%s,origin="lookup"}': "0x110"},
         # A few tokens tell nothing.
         {VLLMS: "0+20x110", f"vllm:spec_decode_num_draft_tokens_total{{{VLLM}}}": "0+20x110"},
         # SGLang's gauges keep their last value.
@@ -224,4 +224,4 @@ def test_every_metric_of_the_rules_is_ours_or_tritons() -> None:
     """Whether a server exports them is for tests/e2e/test_watched.py to say."""
     read = set().union(*(names(rule["expr"]) for rule in rules()))
     assert len(read) > 12
-    assert read - {"nv_gpu_utilization"} <= {*FAMILIES, NAME}
+    assert read - {"nv_gpu_utilization"} <= {*FAMILIES, f"{NAME}_total"}

@@ -202,9 +202,9 @@ def server() -> Iterator[str]:
 
 
 def test_top_prints_a_look(server: str) -> None:
-    said = trtspec("top", "--url", server, "--once", "--interval", "0.1")
+    said = trtspec("top", "--url", f"http://{server}/metrics", "--once", "--interval", "0.1")
     assert (said.returncode, said.stderr) == (0, "")
-    assert f"pair at {server}" in said.stdout
+    assert f"pair at http://{server}/metrics" in said.stdout
     assert "100, prompts 10, 2.0 requests/s" in said.stdout
 
 

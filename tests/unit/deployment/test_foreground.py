@@ -140,3 +140,23 @@ def test_without_being_asked_only_a_stuck_start_is_tried_again() -> None:
     assert Restarts(is_wanted=False).delay(ENDED, 100) is None
     restarts = Restarts(is_wanted=False)
     assert [restarts.delay(STUCK, -1) for _ in range(4)] == [0, 0, 0, None]
+
+
+def test_progress_is_what_a_server_says_and_no_border_of_its_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listener hears of it again and again, also while the server is silent."""
+    lines = iter(("I1 a.cc:1] loading\n", "+-----+\n| name |\n+=====+\n\n", "", "I2 b.cc:2] warming up\n"))
+    served = Served(tmp_path / "log", on_ready=tell)
+    served.log.write_text("")
+
+    def says_more() -> bool:
+        line = next(lines, None)
+        with served.log.open("a") as log:
+            log.write(line or "")
+        return line is None
+
+    monkeypatch.setattr(served, "is_ready", says_more)
+    serve(served)
+    said = ["loading", "loading", "loading", "warming up"]
+    assert served.heard == ["start", *said, "ready", "stopping", "stop", "end"]

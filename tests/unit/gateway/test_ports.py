@@ -106,6 +106,16 @@ def test_a_taken_port_is_named_with_its_option(free: list[int], index: int) -> N
     assert option in str(caught.value.repair)
 
 
+def test_one_error_names_all_ports_in_use(free: list[int]) -> None:
+    with ExitStack() as stack:
+        for port in free[:2]:
+            stack.enter_context(socket.create_server((LOOPBACK, port)))
+        with pytest.raises(UnavailableError, match="the ports are in use") as caught:
+            check_free(LOOPBACK, named(free))
+    assert caught.value.subject == f"{LOOPBACK}:{free[0]}, {LOOPBACK}:{free[1]}"
+    assert "--port any" in str(caught.value.repair)
+
+
 def test_the_same_port_twice_is_taken(free: list[int]) -> None:
     with pytest.raises(UnavailableError, match="the port is in use") as caught:
         check_free(LOOPBACK, named([free[0], free[0], free[1]]))

@@ -1,11 +1,10 @@
-"""`fetch` in a process of its own, against a Hub on the loopback interface."""
+"""`fetch` against a Hub on the loopback interface."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -13,26 +12,8 @@ import pytest
 from transformers import LlamaForCausalLM
 
 from tests.fakes.hub import COMMIT, Hub
-
-FETCH = """
-import sys
-from contextlib import contextmanager
-from trtspec.models.download import fetch
-from trtspec.models.download import check_access
 from trtspec.base.errors import TrtspecError
-
-@contextmanager
-def watch(label, size):
-    print("watched", label, size, file=sys.stderr)
-    yield lambda amount: print("arrived", amount, file=sys.stderr)
-
-try:
-    if len(sys.argv) > 3:
-        check_access(sys.argv[1], None, 60)
-    print(fetch(sys.argv[1], sys.argv[2] or None, watch))
-except TrtspecError as error:
-    print(f"{error}; {error.repair}")
-"""
+from trtspec.models import download
 
 
 @pytest.fixture
@@ -50,28 +31,34 @@ def hub(llama_folder: Callable[..., Path]) -> Iterator[Hub]:
 
 
 @pytest.fixture
-def run(hub: Hub, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Calls `fetch` in a process of its own, for huggingface_hub reads its environment once."""
+def run(hub: Hub, tmp_path: Path) -> Callable[..., tuple[str, list[str]]]:
+    """Calls `fetch`, and returns the folder, or the error and its repair, and what was told of progress."""
 
     def call(
         model: str, revision: str = "", *, asks: bool = False, **environment: str
-    ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", FETCH, model, revision, *(["asked"] if asks else [])],
-            env={**hub.environment(tmp_path / "home"), **environment},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
+    ) -> tuple[str, list[str]]:
+        told = list[str]()
+
+        @contextmanager
+        def watch(label: str, size: int | None) -> Iterator[Callable[..., None]]:
+            told.append(f"watched {label} {size}")
+            yield lambda amount, *_, **__: told.append(f"arrived {amount}")
+
+        with hub.asked_here(tmp_path / "home", **environment):
+            try:
+                if asks:
+                    download.check_access(model, None, 60)
+                return str(download.fetch(model, revision or None, watch)), told
+            except TrtspecError as error:
+                return f"{error}; {error.repair}", told
 
     return call
 
 
 @pytest.fixture
-def fetch(run: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., str]:
-    """What `run` prints: the folder, or the error and its repair."""
-    return lambda *arguments, **options: run(*arguments, **options).stdout.strip()
+def fetch(run: Callable[..., tuple[str, list[str]]]) -> Callable[..., str]:
+    """What `run` returns first: the folder, or the error and its repair."""
+    return lambda *arguments, **options: run(*arguments, **options)[0]
 
 
 def test_a_snapshot_has_what_a_build_needs_and_nothing_that_runs(hub: Hub, fetch: Callable[..., str]) -> None:
@@ -82,6 +69,12 @@ def test_a_snapshot_has_what_a_build_needs_and_nothing_that_runs(hub: Hub, fetch
     assert names == {path.name for path in hub.folder.iterdir()} - left
     assert all((folder / name).read_bytes() == (hub.folder / name).read_bytes() for name in names)
     assert fetch("owner/model", "v1") == str(folder)
+
+
+def test_a_snapshot_that_is_here_is_found_without_its_weights_being_read(fetch: Callable[..., str]) -> None:
+    folder = Path(fetch("owner/model"))
+    (folder / "model.safetensors").resolve().write_bytes(b"no header")
+    assert fetch("owner/model", COMMIT) == str(folder)
 
 
 def test_a_snapshot_has_the_templates_that_are_in_a_folder(hub: Hub, fetch: Callable[..., str]) -> None:
@@ -102,10 +95,10 @@ def test_shards_are_those_that_the_index_names(hub: Hub, fetch: Callable[..., st
 
 
 def test_progress_is_told_in_bytes_of_the_weights(
-    hub: Hub, run: Callable[..., subprocess.CompletedProcess[str]]
+    hub: Hub, run: Callable[..., tuple[str, list[str]]]
 ) -> None:
     size = (hub.folder / "model.safetensors").stat().st_size
-    told = run("owner/model").stderr.splitlines()
+    _, told = run("owner/model")
     assert told[0] == f"watched download owner/model {size}"
     assert sum(int(line.split()[1]) for line in told[1:] if line.startswith("arrived")) == size
 

@@ -19,6 +19,7 @@ import pytest
 
 from tests.fakes.heads import write_head_for
 from tests.fakes.hub import COMMIT, Hub
+from tests.support.command_line import trtspec
 from trtspec.base.errors import ModelError
 from trtspec.base.progress import no_progress
 from trtspec.checkpoint.convert import convert
@@ -46,13 +47,11 @@ def recipe(pair_recipe: Path, hub: Hub) -> Path:
 
 @pytest.fixture
 def run(hub: Hub, tmp_path: Path) -> Run:
-    """`trtspec` in a process of its own, for huggingface_hub reads its environment once."""
-    cache = {"TRTSPEC_CACHE": str(tmp_path / "cache")}
+    """`trtspec`, which asks this Hub and has caches of its own."""
 
     def call(*args: object, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "trtspec", *map(str, args)]
-        env = {**hub.environment(tmp_path / "home"), **cache, **environment}
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, check=False)
+        with hub.asked_here(tmp_path / "home", TRTSPEC_CACHE=str(tmp_path / "cache"), **environment):
+            return trtspec(*args)
 
     return call
 

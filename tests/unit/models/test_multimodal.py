@@ -24,7 +24,7 @@ from transformers import (
 
 import trtspec
 from tests.unit.checkpoint.logits import check_engine
-from trtspec.backends.recipes import load
+from trtspec.backends.table import load
 from trtspec.base.errors import ModelError
 from trtspec.checkpoint.blueprint import draw
 from trtspec.checkpoint.calibrate.model import read_model

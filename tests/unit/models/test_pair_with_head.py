@@ -2,32 +2,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.fakes.heads import write_head, written
+from tests.fakes.heads import TARGET, write_head, written
 from trtspec.base.findings import Finding, Severity
 from trtspec.models.heads.reading import read_head
 from trtspec.models.pair import check_head
 from trtspec.models.source import Source, read_source
 
-SIZES: dict[str, Any] = {
-    "hidden_size": 16,
-    "vocab_size": 24,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "dtype": torch.float32,
-}
-
 
 @pytest.fixture
 def target(llama_folder: Callable[..., Path]) -> Callable[..., Source]:
     """Makes a target that heads of `tests/data/heads` fit; keywords change it."""
-    return lambda **config: read_source(llama_folder("target", **SIZES | config))
+    return lambda **config: read_source(llama_folder("target", **TARGET | config))
 
 
 def found(folder: Path, target: Source) -> dict[str, Finding]:

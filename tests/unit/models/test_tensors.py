@@ -129,7 +129,7 @@ def test_an_index_and_its_shards_that_disagree(llama_folder: Callable[..., Path]
     refused({**index["weight_map"], name: "other.safetensors"}, "names this shard, but it is missing")
     refused({**index["weight_map"], "ghost": shard}, "ghost: is missing here")
     (folder / "copy.safetensors").write_bytes((folder / shard).read_bytes())
-    refused({**index["weight_map"], "x": "copy.safetensors"}, "is also in copy.safetensors")
+    refused({**index["weight_map"], name: "copy.safetensors"}, "is also in copy.safetensors")
 
 
 def test_pickled_weights_are_refused_with_the_way_out(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trtspec.backends.recipes import contradictions
+from trtspec.backends.table import contradictions
 from trtspec.recipe.build_options import option_problem
 from trtspec.recipe.schema import Recipe
 

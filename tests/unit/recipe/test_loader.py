@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trtspec.backends.recipes import load
+from trtspec.backends.table import load
 from trtspec.base.errors import RecipeError
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role

@@ -11,8 +11,7 @@ from check_jsonschema import main as check
 from click.testing import CliRunner
 from pydantic import ValidationError
 
-from trtspec.backends.recipes import load
-from trtspec.backends.table import all_releases, backends
+from trtspec.backends.table import all_releases, backends, load
 from trtspec.base.errors import RecipeError
 from trtspec.recipe import gpus, releases
 from trtspec.recipe.schema import Recipe, json_schema

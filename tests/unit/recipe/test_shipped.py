@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import trtspec
-from trtspec.backends.recipes import load
+from trtspec.backends.table import load
 from trtspec.recipe.shipped import TINY, shipped
 
 ROOT = Path(__file__).parents[3]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.backends.recipes import load
+from trtspec.backends.table import load
 from trtspec.base.errors import RecipeError
 
 RECIPE = "name: x\ntarget: {model: a/b}\ndraft: {model: a/c}\nhardware: {gpu: h200}\nslurm:\n"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tests.fakes.trtllm_build import parser
 from tests.support.releases import each_release
-from trtspec.backends.recipes import load
+from trtspec.backends.table import load
 from trtspec.cli.app import app
 
 ROOT = Path(__file__).parents[3]

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from tests.fakes.published import COMMIT
-from trtspec.backends.recipes import load
+from trtspec.backends.table import load
 from trtspec.base.errors import ModelError
 from trtspec.checkpoint.convert import rank_sizes
 from trtspec.cli.app import app
 from trtspec.cli.terminal.output import out
+from trtspec.cluster.kubernetes.recipe_values import planned_build
 from trtspec.models.published import CONFIGS, published
 from trtspec.models.source import read_source
 from trtspec.pipeline.build.plan import make_plan
@@ -162,7 +164,8 @@ def test_the_tests_of_clusters_know_the_engines(hub_cache: Path) -> None:
     """`tests/data/stored_engines.json` is what the plan says of the engines that a store would have."""
     known = json.loads((FOLDER.parent / "tests/data/stored_engines.json").read_text())
     for path in (*RECIPES, FOLDER / "tiny/recipe.yaml"):
-        resolved = make_plan(path, progress=out.watch).resolved
+        made = make_plan(path, progress=out.watch)
+        resolved, planned = made.resolved, planned_build(made).engines
         for role, engine in resolved.engines.items():
             source, options = engine.model.source, engine.options
             sizes = rank_sizes(source, engine.checkpoint)
@@ -180,7 +183,7 @@ def test_the_tests_of_clusters_know_the_engines(hub_cache: Path) -> None:
             }
             if os.environ.get("UPDATE_GOLDEN"):
                 known.setdefault(path.stem if path in RECIPES else "tiny", {})[role.value] = expected
-            assert known[resolved.loaded.recipe.name][role.value] == expected
+            assert known[resolved.loaded.recipe.name][role.value] == expected == asdict(planned[role])
     if os.environ.get("UPDATE_GOLDEN"):
         (FOLDER.parent / "tests/data/stored_engines.json").write_text(json.dumps(known, indent=2) + "\n")
 

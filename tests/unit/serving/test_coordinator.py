@@ -21,10 +21,13 @@ from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import NO_END, CompletionRequest, Delta, EndReason
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
-from trtspec.serving.errors import RequestError
+from trtspec.serving.errors import EngineFailure, RequestError
 from trtspec.serving.executor import FinishReason, Limits, LogProb, Request, SamplingConfig
 from trtspec.serving.intake import LONG
+from trtspec.serving.stats import NO_PROPOSAL, why_undrafted
 from trtspec.serving.tokenizer import Tokenizer
+from trtspec.serving.triton.requests import ResponseOptions
+from trtspec.serving.triton.responses import TextChunk, arrays
 
 
 @pytest.mark.parametrize("agreement", [0.0, 0.5, 0.9, 1.0])
@@ -467,5 +470,46 @@ def test_a_draft_that_is_not_worth_it_keeps_no_text_from_being_quoted(
         drafted = next(request for request in target.requests if request.draft_token_ids)
         assert len(drafted.input_token_ids) < 24
         assert coordinator.stats.by_origin["engine"].num_spec_steps == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("length", "reason", "words"),
+    [
+        (None, "policy", "a step with drafts takes longer here just now"),
+        (None, NO_PROPOSAL, "the draft engine proposed nothing; trtspec:fallbacks_total counts why"),
+        (0, None, ""),
+    ],
+)
+def test_an_answer_without_drafts_says_why_it_has_none(
+    run: Run,
+    tokenizer: Tokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+    length: int | None,
+    reason: str | None,
+    words: str,
+) -> None:
+    """A request that asks for no drafts needs no reason."""
+    if reason == "policy":
+        monkeypatch.setattr(AdaptiveLengths, "choose", lambda *_: 0)
+
+    def fail(_: Request) -> None:
+        if reason == NO_PROPOSAL:
+            raise EngineFailure("no memory")
+
+    async def main() -> None:
+        target = ScriptedExecutor(TARGET, echo(range(50, 90), 5))
+        draft = drafting_for(target, 1.0, fails=fail)
+        coordinator = assemble(target, draft, tokenizer, policy="adaptive")
+        request = CompletionRequest(
+            prompt_token_ids=[1], max_tokens=12, end_id=NO_END, num_draft_tokens=length
+        )
+        done = (await coordinator.complete(request)).completion
+        assert done is not None
+        assert done.undrafted_for == ((reason,) if reason else ())
+        assert done.speculation.mean_acceptance_length == 1.0
+        said = arrays(TextChunk("", done), ResponseOptions()).get("speculation")
+        assert why_undrafted("" if said is None else said[0, 0].decode()) == words
 
     run(main())

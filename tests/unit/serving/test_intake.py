@@ -11,7 +11,7 @@ from trtspec.serving import intake
 from trtspec.serving.completion import NO_END, CompletionRequest
 from trtspec.serving.errors import RequestError
 from trtspec.serving.executor import Guide, GuideType, Limits, SamplingConfig
-from trtspec.serving.executors.limits import GREEDY_ALONE
+from trtspec.serving.executors.validation import GREEDY_ALONE
 from trtspec.serving.intake import MAX_STOP_LENGTH, MAX_STOP_STRINGS, begin, is_long
 from trtspec.serving.tokenizer import Tokenizer
 

@@ -11,9 +11,8 @@ import pytest
 import tokenizers
 from tokenizers import decoders, processors
 
-from trtspec.serving.byte_alphabet import BYTE_OF_CHAR
 from trtspec.serving.errors import TokenizerError
-from trtspec.serving.tokenizer import Tokenizer
+from trtspec.serving.tokenizer import BYTE_OF_CHAR, Tokenizer
 
 
 def pieces(inner: tokenizers.Tokenizer, ids: list[int]) -> list[str]:

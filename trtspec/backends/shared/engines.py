@@ -29,16 +29,11 @@ from trtspec.pipeline.engine.engine_options import BuildOptions, Default, Engine
 from trtspec.pipeline.machine.devices import apart
 from trtspec.pipeline.plan.depending import check_cyclic, check_ranks, choose_draft, depending, head_engine
 from trtspec.pipeline.plan.facts import ModelFacts, PlanFacts
-from trtspec.pipeline.plan.iteration import (
-    MAX_NUM_TOKENS,
-    choose_chunked_context,
-    choose_num_tokens,
-    least_num_tokens,
-)
 from trtspec.pipeline.plan.memory import budget_of, fits_a_tensor
 from trtspec.pipeline.plan.resolved import (
     MAX_DRAFT_LEN,
     MAX_DRAFT_LEN_CPU,
+    MAX_NUM_TOKENS,
     CalibrationPlan,
     Choice,
     Chooser,
@@ -46,10 +41,13 @@ from trtspec.pipeline.plan.resolved import (
     Resolved,
     TextBound,
     choose_checkpoint,
+    choose_chunked_context,
+    choose_coordination,
     choose_max_seq_len,
+    choose_num_tokens,
+    least_num_tokens,
     placement,
 )
-from trtspec.pipeline.plan.serving import choose_coordination
 from trtspec.pipeline.repository.spec import Placement, place
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import (

@@ -8,10 +8,9 @@ from typing import ClassVar
 from trtspec.backends.backend import MachineNeed, Unsupported
 from trtspec.backends.shared.engines import EngineBackend
 from trtspec.backends.tensorrt_llm import flags
-from trtspec.backends.tensorrt_llm.eagle import EagleEngineDraft
 from trtspec.backends.tensorrt_llm.engine_step import engine_step
+from trtspec.backends.tensorrt_llm.heads import EagleEngineDraft, MedusaEngineDraft
 from trtspec.backends.tensorrt_llm.lookahead import LookaheadEngineDraft
-from trtspec.backends.tensorrt_llm.medusa import MedusaEngineDraft
 from trtspec.base.errors import TrtspecError
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role

@@ -19,13 +19,12 @@ from trtspec.base.progress import Advance
 from trtspec.base.roles import Role
 from trtspec.base.tail import Tail, last_bytes
 from trtspec.pipeline.containers.container import name_for
-from trtspec.pipeline.containers.state import ensure_image
+from trtspec.pipeline.containers.state import ensure_image, pull_commands
 from trtspec.pipeline.engine import directory
 from trtspec.pipeline.engine.directory import EXTERNAL
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.machine.devices import container_gpus
-from trtspec.pipeline.machine.host import Host
-from trtspec.pipeline.machine.installed import COMMAND
+from trtspec.pipeline.machine.host import COMMAND, Host
 from trtspec.pipeline.plan.facts import PlanFacts
 from trtspec.pipeline.plan.obstacles import build_obstacle
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
@@ -124,7 +123,8 @@ def engine_step(resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[st
     release = resolved.release
     assert release is not None, "a recipe with engines of TensorRT-LLM has a release"
     # A container does not know the folder that trtspec runs in, so its paths must be absolute.
-    folder = resolved.output.absolute() if host.container_engine else resolved.output
+    containers = host.container_engine
+    folder = resolved.output.absolute() if containers else resolved.output
     log = folder / FOLDER / "logs" / f"build-{role}.log"
     cache = TimingCache(release.version, gpu, _shape(plan))
     folders = (resolved.output.absolute(), cache.file.parent, *_adapters(plan.options))
@@ -145,9 +145,10 @@ def engine_step(resolved: Resolved, facts: PlanFacts, role: Role, gpus: tuple[st
         command=launcher.command(argv, log.parent),
         portable=portable,
         obstacle=build_obstacle(host, release, gpu, plan.checkpoint.mapping.world_size),
-        prepare=partial(ensure_image, host.container_engine.program, release.image)
-        if host.container_engine
-        else None,
+        prepare=partial(ensure_image, containers.program, release.image) if containers else None,
+        fetches=tuple((containers.program.name, *words) for words in pull_commands(release.image))
+        if containers
+        else (),
     )
 
 

@@ -33,7 +33,7 @@ from trtspec.models.source import Tensor
 from trtspec.pipeline.engine.directory import NO_DRAFTS, check_engine, write_config
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.recipe.build_options import is_on
-from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, TORCH_VERSION
+from trtspec.serving.executors.validation import DRAFT_TOKENS_EXTERNAL, TORCH_VERSION
 
 FORMAT = 1  # version of what is written: raised when the same checkpoint and options give other bytes
 _CHUNK = 16 << 20

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trtspec.base.errors import UnavailableError
-from trtspec.base.units import three_digits
 from trtspec.capacity import fleet
 from trtspec.capacity.demand import Demand, Lengths, lognormal
 from trtspec.capacity.fleet import (
-    ColdStart,
     FleetArm,
     FleetRequirements,
     LatencyBounds,
@@ -23,17 +21,14 @@ from trtspec.cli.terminal.output import out
 from trtspec.forecast.outlook import GainVerdict, within
 from trtspec.measure.bench.result import BenchResult, read
 from trtspec.measure.workloads.reading import read_lengths
-from trtspec.measure.workloads.synthetic import NAME, read_shape
+from trtspec.measure.workloads.workload import NAME, read_shape
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.plan.speed import pair_of, unforeseeable
-from trtspec.pipeline.store.store import Store, find_entry
 from trtspec.recipe import gpus
 from trtspec.serving.tokenizer import Tokenizer
 
 _NOTHING = "-"
-_SCRAPE_S = 30.0
-"""The seconds until an autoscaler sees a burst: 15 for a scrape of Prometheus, and as many until it looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +37,6 @@ class FleetOptions:
 
     rate: float | None
     workload: str | None
-    store: str | None
     measured: Path | None
 
 
@@ -55,14 +49,9 @@ class PlannedFleet:
     plain: FleetArm | None
     """The plain arm; None if it was not measured."""
     drafts: FleetArm
-    break_even: float | None
-    """The acceptance from which a replica with drafts serves more requests than one without.
-
-    None if it never does, or if the acceptance itself was measured.
-    """
 
     def tell(self) -> None:
-        """Prints both fleets, the times of a start, and the assumptions."""
+        """Prints both fleets and the assumptions."""
         recipe = self.resolved.loaded.recipe
         arms = [arm for arm in (self.plain, self.drafts) if arm]
         names = ["without drafts", "with drafts"][-len(arms) :]
@@ -73,9 +62,6 @@ class PlannedFleet:
         rows = [(name, *(cell or _NOTHING for cell in cells)) for name, cells in lines if any(cells)]
         out.table(rows, header=("", *names))
         out.result()
-        if sized := next((arm.fleet for arm in (self.drafts, self.plain) if arm and arm.fleet), None):
-            _tell_start(sized.start, sized.one_more)
-            out.result()
         for note in (*self._worth(), *self._assumptions()):
             out.sentence(note)
 
@@ -88,7 +74,6 @@ class PlannedFleet:
             "load": {
                 "requests_per_second": demand.rate,
                 "burstiness": demand.burstiness,
-                "burst": demand.burst and demand.burst.model_dump(),
                 "input_tokens": demand.lengths.input,
                 "output_tokens": demand.lengths.output,
             },
@@ -97,7 +82,6 @@ class PlannedFleet:
             "price_per_gpu_hour": self.need.price,
             "without_drafts": self.plain and _arm_as_json(self.plain),
             "with_drafts": _arm_as_json(self.drafts),
-            "break_even_acceptance": self.break_even,
             "verdict": self._verdict,
         }
 
@@ -115,7 +99,7 @@ class PlannedFleet:
         return "server" if self.resolved.loaded.recipe.hardware.gpu == gpus.NONE else "GPU"
 
     def _worth(self) -> Iterator[str]:
-        """Yields how many GPUs drafts save, and from which acceptance on."""
+        """Yields how many GPUs drafts save."""
         if self.plain is None or self.plain.fleet is None or self.drafts.fleet is None:
             return
         before = self.plain.fleet.replicas * self.plain.replica.gpus
@@ -129,23 +113,12 @@ class PlannedFleet:
             yield f"drafts take {after - before:,} {unit}s more than the {before:,} without"
         else:
             yield f"drafts save no {unit} of {before:,}"
-        if self.break_even is not None:
-            assumed = float(self.resolved.loaded.recipe.fleet.acceptance)
-            yield (
-                "break-even: a replica serves more with drafts from an acceptance of "
-                f"{self.break_even:.2f} on; the plan assumes {assumed:g}, and trtspec bench measures it"
-            )
 
     def _assumptions(self) -> Iterator[str]:
-        recipe, demand, sized = self.resolved.loaded.recipe, self.need.demand, self.drafts.fleet
+        recipe, demand = self.resolved.loaded.recipe, self.need.demand
         limit = self.drafts.replica.places_for(demand.lengths.input + demand.lengths.output)
         if limit < self.drafts.replica.places:
             yield f"the KV cache holds {limit} such sequences with drafts, fewer than there are slots"
-        if demand.burst and sized:
-            ready = (
-                f"an autoscaler's first replica is ready after {_time(_SCRAPE_S + sized.one_more.seconds)}"
-            )
-            yield f"a burst lasts {demand.burst.seconds:g} s, and {ready}"
         if recipe.draft is None:
             yield "drafts come from look-ups in the text: the plan assumes that each look-up finds something"
         if self.need.price is None:
@@ -163,13 +136,10 @@ class PlannedFleet:
 def plan_fleet(made: BuildPlan, wanted: FleetOptions) -> PlannedFleet:
     """Returns the fleet of a plan; raises UnavailableError if the speed of its engines is unknown."""
     resolved, need = made.resolved, _requirements(made, wanted)
-    plain, drafts, forecast = _speeds(resolved, wanted, need.demand.lengths)
-    server = planned_replica(resolved, drafts, has_drafts=True)
-    if wanted.store is not None:  # It knows the exact size of a whole build.
-        server = replace(server, bytes=find_entry(Store(wanted.store), resolved.loaded.recipe.name).size)
+    plain, drafts = _speeds(resolved, wanted, need.demand.lengths)
     alone = fleet.size(need, planned_replica(resolved, plain, has_drafts=False)) if plain else None
-    even = fleet.break_even(server, forecast, alone.goodput, need) if alone and forecast else None
-    planned = PlannedFleet(resolved, need, alone, fleet.size(need, server), even)
+    server = planned_replica(resolved, drafts, has_drafts=True)
+    planned = PlannedFleet(resolved, need, alone, fleet.size(need, server))
     for name, arm in (("without drafts", planned.plain), ("with drafts", planned.drafts)):
         if arm and arm.problem:
             out.warning(f"{name}: no number of replicas is enough: {arm.problem}")
@@ -183,7 +153,7 @@ def _requirements(made: BuildPlan, wanted: FleetOptions) -> FleetRequirements:
     if rate is None:
         problem = "has no fleet.requests_per_second"
         raise UnavailableError(made.resolved.loaded.path, problem, "add it, or give --rate")
-    demand = Demand(rate, _lengths(made, wanted), asked.burstiness, asked.burst)
+    demand = Demand(rate, _lengths(made, wanted), asked.burstiness)
     longest, mean = made.resolved.target.options.max_seq_len, demand.lengths.input + demand.lengths.output
     if mean > longest:
         problem = f"requests have {mean:,.0f} tokens on average, but engine.max_seq_len is {longest:,}"
@@ -191,7 +161,7 @@ def _requirements(made: BuildPlan, wanted: FleetOptions) -> FleetRequirements:
     first, token = asked.time_to_first_token_ms, asked.inter_token_ms
     bounds = LatencyBounds(first and first / 1000, token and token / 1000)
     price = asked.price_per_gpu_hour.get(recipe.hardware.gpu)
-    return FleetRequirements(demand, bounds, asked.start, price)
+    return FleetRequirements(demand, bounds, price)
 
 
 def _lengths(made: BuildPlan, wanted: FleetOptions) -> Lengths:
@@ -215,8 +185,8 @@ def _lengths(made: BuildPlan, wanted: FleetOptions) -> Lengths:
 
 def _speeds(
     resolved: Resolved, wanted: FleetOptions, lengths: Lengths
-) -> tuple[ReplicaSpeed | None, ReplicaSpeed, Callable[[float], ReplicaSpeed] | None]:
-    """Returns the speed without drafts and with them, and that of a forecast by its acceptance."""
+) -> tuple[ReplicaSpeed | None, ReplicaSpeed]:
+    """Returns the speed without drafts, None if it was not measured, and with them."""
     recipe, path = resolved.loaded.recipe, resolved.loaded.path
     if wanted.measured:
         result = read(wanted.measured)
@@ -224,17 +194,13 @@ def _speeds(
             was = f"was measured for the recipe {result.model.recipe}, but this one is {recipe.name}"
             out.warning(f"{wanted.measured} {was}")
         _warn_of_others(wanted.measured, result, lengths)
-        return *measured_speeds(result, wanted.measured), None
+        return measured_speeds(result, wanted.measured)
     if reason := unforeseeable(resolved):
         repair = f"trtspec bench {path} --output results, then trtspec plan {path} --fleet --measured results"
         raise UnavailableError("the fleet", f"cannot be computed: {reason}", repair)
     pair = pair_of(resolved, resolved.target.options.max_draft_len)
-
-    def forecast(acceptance: float) -> ForecastSpeed:
-        return ForecastSpeed(pair, acceptance, resolved.num_draft_tokens)
-
-    alone = ForecastSpeed(replace(pair, draft=None), length=0)
-    return alone, forecast(float(recipe.fleet.acceptance)), forecast
+    drafts = ForecastSpeed(pair, float(recipe.fleet.acceptance), resolved.num_draft_tokens)
+    return ForecastSpeed(replace(pair, draft=None), length=0), drafts
 
 
 def _warn_of_others(file: Path, result: BenchResult, lengths: Lengths) -> None:
@@ -262,16 +228,15 @@ def _load(need: FleetRequirements) -> str:
 
 def _column(arm: FleetArm, unit: str, currency: str) -> dict[str, str | None]:
     """Returns what the table says of an arm, by the names of its lines, which are fewer without a fleet."""
-    bears, pulls = f"{_digits(arm.goodput)} requests/s", three_digits(arm.replica.bytes)
+    bears = f"{_digits(arm.goodput)} requests/s"
     if arm.fleet is None:
-        return {"one bears": bears, "a replica pulls": pulls}
+        return {"one bears": bears}
     sized, state, cost = arm.fleet, arm.fleet.state, arm.fleet.cost
     fewer, more = ("no number" if count is None else f"{count:,}" for count in sized.spread)
     return {
         "replicas": f"{sized.replicas:,}",
         "  if times are off": f"{fewer} to {more} (±{arm.replica.speed.spread:.0%})",
         f"{unit}s": f"{sized.replicas * arm.replica.gpus:,}",
-        "in a burst": f"{sized.peak:,} replicas" if sized.peak else None,
         "one bears": bears,
         "its use": f"{state.use:.0%}",
         "running sequences": f"{state.running:.1f} of {arm.replica.places}",
@@ -282,17 +247,7 @@ def _column(arm: FleetArm, unit: str, currency: str) -> dict[str, str | None]:
         f"{unit} hours, 1M tokens": _digits(cost.gpu_hours),
         f"{currency}, 1M tokens": _money(cost.million),
         f"{currency} an hour": _money(cost.hour),
-        "a replica pulls": pulls,
-        "the store sends": three_digits(int(sized.start.traffic)),
     }
-
-
-def _tell_start(start: ColdStart, one: ColdStart) -> None:
-    """Prints the times of a start of all replicas at once, and of one that is added later."""
-    parts = zip(one.parts, start.parts, strict=True)
-    rows = [(part.name, _time(part.seconds), _time(all_.seconds), all_.because) for part, all_ in parts]
-    header = ("cold start", "of one", f"of {start.replicas:,} at once", "")
-    out.table([*rows, ("all", _time(one.seconds), _time(start.seconds), "")], header=header)
 
 
 def _time(seconds: float) -> str:
@@ -326,14 +281,5 @@ def _arm_as_json(arm: FleetArm) -> dict[str, Any]:
         "places": replica.places,
         "requests_per_second_of_a_replica": arm.goodput,
         "steady": state,
-        "in_burst": {"replicas": sized and (sized.peak or sized.replicas)},
         "cost": sized and asdict(sized.cost),
-        "bytes_of_a_replica": replica.bytes,
-        "store_traffic": sized and sized.start.traffic,
-        "cold_start": sized
-        and {
-            "seconds": sized.start.seconds,
-            "parts": [asdict(part) for part in sized.start.parts],
-        },
-        "cold_start_of_one_more": sized and sized.one_more.seconds,
     }

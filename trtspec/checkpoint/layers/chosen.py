@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trtspec.base.atomic import publish, remove, temporary
 from trtspec.base.errors import ModelError
+from trtspec.base.files import publish, remove, temporary
 from trtspec.checkpoint.tensors import Reader, SafetensorsFile, TensorEntry
 from trtspec.forecast.speedup import RoundCosts, speedup
 from trtspec.models.layers import of_layers

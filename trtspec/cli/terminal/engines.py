@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtspec.backends.recipes import load
-from trtspec.backends.table import runner_of
+from trtspec.backends.table import load, runner_of
 from trtspec.base.errors import RecipeError
 from trtspec.pipeline.plan.resolved import asked_backend
 

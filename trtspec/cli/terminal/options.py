@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from trtspec.base.environment import without_keys
 from trtspec.base.errors import UnavailableError
 from trtspec.pipeline.build.report import SUFFIXES
 from trtspec.recipe.backends import NAMES
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
 else:
     AnyBackend = Literal[NAMES]
 
-ServerUrlOption = Annotated[
+_URL = "The address of any server, as in host:8000: its API is found by asking."
+ServerUrlOption = Annotated[str | None, typer.Option("--url", metavar="URL", help=_URL)]
+RunningUrlOption = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help="A server: Triton's HTTP, or OpenAI's API ending in /v1."),
+    typer.Option("--url", metavar="URL", help=_URL, show_default="what deploy serves here"),
 ]
 BaselineOption = Annotated[
     str | None,
@@ -34,7 +37,10 @@ BaselineOption = Annotated[
     ),
 ]
 WaitOption = Annotated[
-    float, typer.Option("--wait", min=0, help="Seconds to wait for the server to be ready.")
+    float,
+    typer.Option(
+        "--wait", min=0, help="Seconds to wait for a server; for one that deploy starts, until it is ready."
+    ),
 ]
 AnswerTimeoutOption = Annotated[
     float, typer.Option("--timeout", min=1, help="The most seconds that an answer may take.")
@@ -83,13 +89,15 @@ def read_key(file: Path | None, variable: str | None = None) -> str | None:
 
 
 def typed(without: Collection[str] = ()) -> str:
-    """Returns the command line without what may be secret in its URLs.
+    """Returns the command line without what may be secret in its URLs and in its quoted commands.
 
     The options in `without`, each of which takes a value, are left out.
     """
     from trtspec.client.finding import shown
 
     def plain(word: str) -> str:
+        if " " in word:
+            return without_keys(word)
         option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
         return option + equals + (shown(value) if "://" in value else value)
 
@@ -104,6 +112,10 @@ def typed(without: Collection[str] = ()) -> str:
 
 RecipeArgument = Annotated[
     Path, typer.Argument(metavar="RECIPE", help="The recipe, a YAML file.", show_default=False)
+]
+DeployedNameArgument = Annotated[
+    str | None,
+    typer.Argument(help="The server's name, as trtspec deploy status shows it.", show_default="the only one"),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for machines.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
@@ -160,7 +172,12 @@ ReportOption = Annotated[
 ]
 StoreOption = Annotated[
     str | None,
-    typer.Option("--store", metavar="URL", help="Take engines from this store, and put new ones there."),
+    typer.Option(
+        "--store",
+        envvar="TRTSPEC_STORE",
+        metavar="URL",
+        help="Take engines from this store, and put new ones there.",
+    ),
 ]
 ContextOption = Annotated[
     str | None,

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from shutil import get_terminal_size
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
@@ -56,12 +57,17 @@ class Output:
         """1 shows all that a command knows, and the logs of libraries; 2 shows all logs."""
 
     def set_talk(self, *, quiet: bool, verbose: int) -> None:
-        """Sets how much is said; the logs of libraries go to stderr."""
-        self.is_quiet, self.verbose = quiet, verbose
+        """Sets how much is said; the logs of libraries go to stderr.
+
+        A second call, for the options behind a command, raises the level of the first. What is asked for by
+        -v is said, even with -q.
+        """
+        self.is_quiet, self.verbose = quiet and not verbose, verbose
         if verbose:
             import logging
 
-            logging.basicConfig(level=logging.INFO if verbose == 1 else logging.DEBUG)
+            logging.basicConfig()
+            logging.getLogger().setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
 
     def log_as_json(self) -> None:
         """From now on, prints each line as a line of JSON on stdout, for collectors of logs."""
@@ -106,16 +112,17 @@ class Output:
     def table(self, rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> None:
         """Prints columns, each padded to its widest cell except the last.
 
-        On a narrow terminal the last column is wrapped between words, or gets lines of its own if there is no
-        room beside the others. It does not use Rich's tables: importing them takes 50 ms, and a pipe needs
-        plain text anyway.
+        On a narrow terminal the last column is wrapped between words, and the widest of the others are if
+        they leave no room for it; it gets lines of its own if there still is none. It does not use Rich's
+        tables: importing them takes 50 ms, and a pipe needs plain text anyway.
         """
         cells = [[visible(str(cell)) for cell in row] for row in ([header] if header else []) + list(rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         columns = get_terminal_size().columns if sys.stdout.isatty() else None
+        if columns:
+            _shrink(widths, cells, columns)
         for row in cells:
-            *before, last = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            for line in _lines(_GAP.join((*before, "")), last.rstrip(), columns):
+            for line in _row(row, widths, columns):
                 _write(sys.stdout, line.rstrip() + "\n")
 
     # Talk, on stderr.
@@ -184,6 +191,42 @@ def _lines(before: str, last: str, columns: int | None) -> list[str]:
     return [before, *textwrap.wrap(last, columns, initial_indent=_INDENT, subsequent_indent=_INDENT)]
 
 
+def _shrink(widths: list[int], cells: Sequence[Sequence[str]], columns: int) -> None:
+    """Makes the widest columns narrower, down to their longest words, until the last one has room."""
+    least = [
+        max((len(word) for cell in column for word in cell.split()), default=0)
+        for column in zip(*cells, strict=True)
+    ]
+    while sum(widths[:-1]) + len(_GAP) * (len(widths) - 1) > columns - _NARROWEST:
+        wide = [
+            (width - low, index)
+            for index, (width, low) in enumerate(zip(widths[:-1], least, strict=False))
+            if width > low
+        ]
+        if not wide:
+            return
+        widths[max(wide)[1]] -= 1
+
+
+def _row(row: Sequence[str], widths: Sequence[int], columns: int | None) -> list[str]:
+    """Returns the lines of a row; cells that are wider than their column are broken between words."""
+    *cells, last = row
+    parts = [
+        textwrap.wrap(cell, width, break_on_hyphens=False) if len(cell) > width else [cell]
+        for cell, width in zip(cells, widths, strict=False)
+    ]
+    befores = [
+        _GAP.join((*(part.ljust(width) for part, width in zip(line, widths, strict=False)), ""))
+        for line in zip_longest(*parts, fillvalue="")
+    ] or [""]
+    first, *more = _lines(befores[0], last.rstrip(), columns)
+    if first == befores[0]:
+        return [*befores, *more]
+    start = len(befores[0])
+    texts = [line[start:] for line in (first, *more)]
+    return [(before or " " * start) + text for before, text in zip_longest(befores, texts, fillvalue="")]
+
+
 def _coloured(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and not _is_dumb()
 
@@ -227,7 +270,10 @@ def in_lines(
             spoken = now
             percent = f"{100 * done // total} %" if total else ""
             so_far = note or percent or (f"{done} {unit}".rstrip() if done else "")
-            say(f"{label}: {so_far}{' after ' * bool(so_far)}{now - start:.0f} s")
+            left = (
+                f", {(total - done) * (now - start) / done:.0f} s left" if total and 0 < done < total else ""
+            )
+            say(f"{label}: {so_far}{' after ' * bool(so_far)}{now - start:.0f} s{left}")
 
     yield advance
     say(f"{label}: done in {clock() - start:.1f} s")
@@ -245,7 +291,9 @@ def as_bar(
     columns.append(progress.BarColumn() if total else progress.SpinnerColumn())
     if total:
         columns.append(progress.DownloadColumn() if unit == "B" else progress.MofNCompleteColumn())
-    columns.append(progress.TimeElapsedColumn())
+        columns.append(progress.TimeRemainingColumn(elapsed_when_finished=True))
+    else:
+        columns.append(progress.TimeElapsedColumn())
     bar = progress.Progress(*columns, console=Console(stderr=True), redirect_stdout=False, transient=True)
     task = bar.add_task(label, total=total)
 

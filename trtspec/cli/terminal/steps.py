@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtspec.checkpoint.calibrate import quality
+from trtspec.checkpoint.calibrate import calibrate
 from trtspec.checkpoint.calibration import read_calibration
 from trtspec.checkpoint.layers import chosen as layers
 from trtspec.cli.terminal.output import out
@@ -32,9 +32,10 @@ class PlannedSteps:
         pending = self.made.pending()
         for step in self.made.steps:
             place = f" -> {self.made.output / step.output}" if step.output else ""
-            out.result(f"{'run ' if step.name in pending else 'done'}  {step.name}{place}: {step.summary}")
-            if step.command:
-                out.result(f"      $ {shlex.join(step.command)}")
+            state = "run " if step.name in pending else "done"
+            out.table([(state, f"{step.name}{place}: {step.summary}")])
+            for command in (*step.fetches, *([step.command] if step.command else [])):
+                out.result(f"      $ {shlex.join(command)}")
             if step.obstacle and step.name in pending:
                 out.result(f"      not on this machine: {step.obstacle.subject} {step.obstacle.problem}")
 
@@ -46,6 +47,7 @@ class PlannedSteps:
                 "summary": step.summary,
                 "inputs": list(step.inputs),
                 "output": step.output,
+                "fetches": [list(command) for command in step.fetches],
                 "command": list(step.command),
                 "digest": self.made.digest(step),
                 "done": step.name not in pending,
@@ -91,7 +93,7 @@ def tell_costs(made: BuildPlan, steps: Sequence[Step]) -> None:
 
 def _calibrated(made: BuildPlan, role: Role, file: Path) -> tuple[str | None, Iterable[str]]:
     calibration = read_calibration(file)
-    return quality.cost(calibration), quality.worries(calibration)
+    return calibrate.cost(calibration), calibrate.worries(calibration)
 
 
 def _chosen(made: BuildPlan, role: Role, file: Path) -> tuple[str | None, Iterable[str]]:

@@ -15,7 +15,7 @@ import typer
 from huggingface_hub.constants import HF_HUB_CACHE
 
 import trtspec
-from trtspec.backends.recipes import load
+from trtspec.backends.table import load
 from trtspec.base.cache import cache_folder
 from trtspec.base.errors import JobError, StoreError, TrtspecError
 from trtspec.base.tail import last_bytes
@@ -23,9 +23,9 @@ from trtspec.cli.terminal.build_options import BuildCommandOptions
 from trtspec.cli.terminal.output import INTERRUPTED, out, visible
 from trtspec.cli.terminal.signals import ended_by_sigterm
 from trtspec.cluster.jobs import JobScheduler, JobStatus, PendingBuild, cancel, follow, look, plan_jobs
-from trtspec.cluster.kubernetes.recipe_values import default_image
 from trtspec.cluster.slurm import SlurmScheduler
-from trtspec.pipeline.store.address import StoreAddress
+from trtspec.deployment.build import default_image
+from trtspec.pipeline.store.files import StoreAddress
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe.kubernetes import OwnClaim
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from trtspec.base.errors import UnavailableError
     from trtspec.cluster.jobs import ClusterJob, JobState
-    from trtspec.pipeline.store.entry import Entry
+    from trtspec.pipeline.store.store import Entry
 
 _SILENCE_S = 300.0
 _LINES = 8

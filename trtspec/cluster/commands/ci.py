@@ -21,16 +21,14 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from trtspec.backends.recipes import load
-from trtspec.backends.table import runner_of
-from trtspec.base.atomic import write_atomically
+from trtspec.backends.table import load, runner_of
 from trtspec.base.errors import StoreError, TrtspecError
+from trtspec.base.files import write_atomically
 from trtspec.cli.terminal.options import ForceOption
 from trtspec.cli.terminal.output import out
 from trtspec.cluster.comments import DeniedError, thread_here
 from trtspec.models.download import find_commit
-from trtspec.pipeline.store.entry import Entry, platform_of
-from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.store import Entry, Store, platform_of
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.releases import release_of
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
+from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtspec.backends.recipes import load
-from trtspec.backends.table import runner_of
+from trtspec.backends.table import load, runner_of
 from trtspec.base.errors import ClusterError, RecipeError, StoreError, UnavailableError
 from trtspec.cli.deploy_stop import only_one
 from trtspec.cli.terminal.options import (
@@ -27,16 +26,19 @@ from trtspec.cluster.kubernetes.objects import dump
 from trtspec.cluster.kubernetes.recipe_values import (
     PORTS,
     PodValues,
+    StoredBuild,
     derive,
     find_build,
     from_build,
     from_launch,
+    planned_build,
 )
 from trtspec.cluster.kubernetes.release import template
 from trtspec.cluster.kubernetes.values import Values, chart_values
-from trtspec.deployment.build import DeployedBuild, no_build
-from trtspec.pipeline.plan.resolved import build_folder
-from trtspec.pipeline.store.address import StoreAddress
+from trtspec.deployment.build import PlannedBuild
+from trtspec.deployment.build import find_build as find_served
+from trtspec.pipeline.build.plan import make_plan
+from trtspec.pipeline.store.files import StoreAddress
 from trtspec.pipeline.store.store import Store
 from trtspec.recipe.loader import LoadedRecipe
 
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 HELP = "Serve on a Kubernetes cluster."
 EXAMPLES = (
     "trtspec kubernetes deploy recipe.yaml --store s3://engines/llama",
-    "trtspec kubernetes deploy recipe.yaml --dry-run    # the manifests",
+    "trtspec kubernetes deploy recipe.yaml --dry-run    # the manifests, before anything is built",
     "trtspec kubernetes status --namespace serving",
     "trtspec kubernetes stop llama --namespace serving",
 )
@@ -83,7 +85,7 @@ def deploy(
     the cluster what was applied.
     """
     loaded = load(recipe)
-    values = _values(loaded, store, namespace, output, plain=plain)
+    values = _values(loaded, store, namespace, output, plain=plain, previews=helm_values or dry_run)
     if helm_values:
         out.data(dump(chart_values(values)))
     elif dry_run:
@@ -144,39 +146,52 @@ COMMANDS = (deploy, status, stop)
 
 
 def _values(
-    loaded: LoadedRecipe, store: str | None, namespace: str | None, output: str | None, *, plain: bool
+    loaded: LoadedRecipe,
+    store: str | None,
+    namespace: str | None,
+    output: str | None,
+    *,
+    plain: bool,
+    previews: bool,
 ) -> Values:
     """Returns the values of a recipe's deployment: of engines in a store, or of another engine's server.
 
     `store`, `namespace` and the build's folder `output` replace the recipe's. With `plain`, another engine's
-    server runs without drafts, beside the one with drafts and on no route of a Gateway. Raises RecipeError,
-    StoreError for what a store lacks, and UnavailableError for a build that is not there.
+    server runs without drafts, beside the one with drafts and on no route of a Gateway. Where it `previews`,
+    what is not built yet is as it is planned, and what that leaves open is told. Otherwise raises StoreError
+    for what a store lacks, and UnavailableError for a build that is not there. Raises RecipeError.
     """
     if runner_of(loaded.recipe).builds_engines:
         if output or plain:
             raise typer.BadParameter("a cluster serves a build from a store", param_hint="--output, --plain")
-        return derive(loaded, _engines(loaded, store), namespace)
-    pods = _engine_server(loaded, store, output, plain=plain)
+        return derive(loaded, _engines(loaded, store, previews=previews), namespace)
+    pods = _engine_server(loaded, store, output, plain=plain, previews=previews)
     values = derive(loaded, pods, namespace)
     return values.model_copy(update={"name": f"{values.name}-plain", "gateway": None}) if plain else values
 
 
-def _engine_server(loaded: LoadedRecipe, store: str | None, output: str | None, *, plain: bool) -> PodValues:
-    build = DeployedBuild(build_folder(loaded, {"output": output}, os.environ), loaded)
-    repair = f"trtspec build {loaded.path}" + (f" --output {output}" if output else "")
+def _engine_server(
+    loaded: LoadedRecipe, store: str | None, output: str | None, *, plain: bool, previews: bool
+) -> PodValues:
+    build = find_served(loaded.path, output, plans=previews)
     if store is not None:
         problem = "--store has no effect: the server loads the models itself, and no engine is in a store"
         raise UnavailableError(build.folder, problem, "leave it out")
     launch = build.launch
-    if launch is None:
-        raise no_build(build.folder, repair)
-    if not build.is_current:
+    if isinstance(build, PlannedBuild):
+        out.status(f"not built yet: {build.command}")
+    if launch is None or not build.is_current:
+        repair = f"trtspec build {loaded.path}" + (f" --output {output}" if output else "")
         raise UnavailableError(build.folder, f"was built before {loaded.path} changed", repair)
     return from_launch(loaded, launch.without_drafts() if plain else launch)
 
 
-def _engines(loaded: LoadedRecipe, store: str | None) -> PodValues:
-    url = store or loaded.recipe.kubernetes.store
+_STORE, _DIGEST = "STORE", "BUILD"
+"""Stand for the URL of a store and the digest of a build, where a preview leaves them open."""
+
+
+def _engines(loaded: LoadedRecipe, store: str | None, *, previews: bool) -> PodValues:
+    url = store or loaded.recipe.kubernetes.store or (_STORE if previews else None)
     if url is None:
         problem = loaded.problem("kubernetes.store", "is missing: the URL of the store that has the build")
         raise RecipeError(loaded.path, [problem])
@@ -187,11 +202,12 @@ def _engines(loaded: LoadedRecipe, store: str | None) -> PodValues:
             raise StoreError(
                 str(address), "its URL contains a secret, which every manifest would show", repair
             )
-    if StoreAddress(url).protocol == "file":
+    if url != _STORE and StoreAddress(url).protocol == "file":
         out.warning(f"{url} is a folder of this machine, which pods do not have")
-    build = find_build(Store(url), loaded.recipe)
+    build, is_planned = _stored(loaded, url, previews=previews)
     text = loaded.path.read_text(encoding="utf-8")
     pods = from_build(loaded.recipe, text, build, url, version("trtspec"))
+    pods = replace(pods, digest=_DIGEST) if is_planned else pods
     if loaded.recipe.kubernetes.image is None:
         out.warning(f"kubernetes.image is not written: every node must have {pods.image} already")
     if loaded.recipe.kubernetes.autoscaling and not loaded.recipe.kubernetes.monitoring.rules:
@@ -200,6 +216,25 @@ def _engines(loaded: LoadedRecipe, store: str | None) -> PodValues:
             "Prometheus must get them from another deployment's rules or from trtspec monitoring scaling"
         )
     return pods
+
+
+def _stored(loaded: LoadedRecipe, url: str, *, previews: bool) -> tuple[StoredBuild, bool]:
+    """Returns the build that a store has, or as it is planned, which is told; and says whether it is planned.
+
+    Raises StoreError and UnavailableError, if it does not `preview`.
+    """
+    try:
+        if url != _STORE:
+            return find_build(Store(url), loaded.recipe), False
+        out.status(f"left open: {_STORE}, the URL of the store with the build (kubernetes.store, --store)")
+    except (StoreError, UnavailableError) as error:
+        if not previews:
+            raise
+        out.status(f"{error.subject}: {error.problem}")
+    command = f"trtspec build {loaded.path} --store {url}"
+    out.status(f"left open: {_DIGEST}, the digest of the build, which is not made yet: {command}")
+    is_compiled = runner_of(loaded.recipe).engine_release(loaded.recipe) is not None
+    return planned_build(make_plan(loaded.path, container=is_compiled)), True
 
 
 def _deploy(values: Values, context: str | None, timeout: float | None, *, force: bool) -> None:

@@ -23,7 +23,6 @@ from trtspec.cluster.kubernetes.recipe_values import (
     RECIPE,
     SHARED_FOLDER,
     TEMPORARY,
-    default_image,
     gib,
     gpu_choice,
     gpu_labels,
@@ -31,7 +30,8 @@ from trtspec.cluster.kubernetes.recipe_values import (
 )
 from trtspec.cluster.kubernetes.refusals import RefusedByCluster, one_line
 from trtspec.cluster.kubernetes.troubles import Event, denied, trouble_of
-from trtspec.pipeline.store.address import StoreAddress
+from trtspec.deployment.build import default_image
+from trtspec.pipeline.store.files import StoreAddress
 from trtspec.recipe.kubernetes import EmptyDir, HostPath, OwnClaim
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Recipe

@@ -26,6 +26,7 @@ from trtspec.base.errors import RecipeError, StoreError
 from trtspec.base.findings import Finding
 from trtspec.base.roles import Role
 from trtspec.base.units import GIB
+from trtspec.checkpoint.convert import rank_sizes
 from trtspec.cluster.kubernetes.values import (
     EngineServerValues,
     EngineValues,
@@ -37,19 +38,21 @@ from trtspec.cluster.kubernetes.values import (
     Values,
     Variable,
 )
+from trtspec.deployment.build import default_image
 from trtspec.deployment.deployment import SLOW_B_S, limit_for_engines, limit_for_models
 from trtspec.deployment.engine_server import server_options
 from trtspec.deployment.place import ANY
 from trtspec.gateway.ports import OPENAI, Ports
+from trtspec.pipeline.build.plan import BuildPlan
+from trtspec.pipeline.plan.resolved import EnginePlan
 from trtspec.pipeline.steps import write_layers
-from trtspec.pipeline.store.entry import Entry
-from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.store import Chunk, Entry, Store, StoredFile, platform_of
 from trtspec.recipe import gpus
 from trtspec.recipe.kubernetes import Autoscaling, Claim, EmptyDir, HostPath, Hosts, Kubernetes, Monitoring
 from trtspec.recipe.loader import LoadedRecipe
 from trtspec.recipe.schema import Draft, Recipe
 from trtspec.serving.executors.draft_logits import most_bytes
-from trtspec.serving.executors.limits import limits_of
+from trtspec.serving.executors.validation import limits_of
 
 _LONGEST_NAME = 40  # 63 characters, less the longest suffix of an object's name
 _UNITS = {"": 1, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -169,12 +172,6 @@ def name_of(recipe: str) -> str:
     if len(name) <= _LONGEST_NAME:
         return name
     return f"{name[: _LONGEST_NAME - 7].rstrip('-')}-{hashlib.sha256(recipe.encode()).hexdigest()[:6]}"
-
-
-def default_image(recipe: Recipe, version: str) -> str:
-    """Returns the image's name for a recipe that names none: no registry has this image."""
-    release = runner_of(recipe).engine_release(recipe)
-    return f"trtspec:{version}-{release.version if release else recipe.backend}"
 
 
 def gpu_choice(recipe: Recipe) -> GpuChoice | None:
@@ -331,6 +328,33 @@ def _engine(store: Store, entry: Entry, role: Role) -> BuildEngine:
         max_batch_size=build["max_batch_size"],
         max_seq_len=build["max_seq_len"],
         draft_logits=most_bytes(limits_of(config)),
+    )
+
+
+def planned_build(made: BuildPlan) -> StoredBuild:
+    """Returns the build that a plan would put into a store, which has no content yet; pure."""
+    recipe, release = made.resolved.loaded.recipe, made.resolved.release
+    roles = runner_of(recipe).engines(recipe)
+    engines = {role: _planned_engine(made.resolved.engines[role]) for role in roles}
+    sizes = {f"{role}/engine/rank0": engine.weights for role, engine in engines.items()}
+    files = {name: StoredFile("", (Chunk("", size),)) for name, size in sizes.items()}
+    platform = platform_of(recipe.hardware.gpu, release)
+    return StoredBuild(Entry("pair", recipe.name, platform, "", "", files, (), {}), engines)
+
+
+def _planned_engine(plan: EnginePlan) -> BuildEngine:
+    source, options, ranks = plan.model.source, plan.options, plan.checkpoint.mapping.world_size
+    heads, drafts = source.num_key_value_heads * source.head_size, options.max_draft_len
+    # As `limits_of` reads it of an engine that verifies drafts of others, in float32.
+    verifies = drafts and plan.engine_draft is None and plan.runner.rank_suffix == ".engine"
+    logits = options.max_batch_size * drafts * math.ceil(source.vocab_size / ranks) * ranks * 4
+    return BuildEngine(
+        ranks=ranks,
+        weights=sum(rank_sizes(source, plan.checkpoint, plan.engine_draft)),
+        kv_per_token=2 * source.num_hidden_layers * heads * (4 if plan.checkpoint.dtype == "float32" else 2),
+        max_batch_size=options.max_batch_size,
+        max_seq_len=options.max_seq_len,
+        draft_logits=logits if verifies else 0,
     )
 
 

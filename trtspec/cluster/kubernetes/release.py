@@ -49,7 +49,7 @@ from trtspec.deployment.server import CAUSES
 from trtspec.recipe.kubernetes import Claim
 
 _HELM = "helm"
-_INSTALL = "install Helm 4 or newer: helm.sh/docs/intro/install"
+_INSTALL = "install Helm 4 or newer: helm.sh/docs/intro/install; deploy --helm-values needs none"
 _HISTORY = ("--history-max", "20")
 _FORCE = "--force-conflicts"
 _HOLDER = re.compile(r'conflicts? with "([^"]+)"')

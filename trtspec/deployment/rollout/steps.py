@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import UnavailableError
+from trtspec.base.files import write_atomically
 from trtspec.deployment.rollout.bounds import FEWEST_WITHOUT_ERRORS, LEAST_REQUESTS, bounds_of
 from trtspec.forecast.rules import Judgement, RuleAdvice
 from trtspec.serving.errors import RolloutError

@@ -20,12 +20,11 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from trtspec.base.atomic import copy_tree
 from trtspec.base.cache import cache_folder
 from trtspec.base.environment import without_secrets
 from trtspec.base.errors import UnavailableError
 from trtspec.base.extras import how_to_install
-from trtspec.base.locks import try_lock, unlock
+from trtspec.base.files import copy_tree, try_lock, unlock
 
 IN_IMAGE = "/opt/tritonserver/bin/tritonserver"
 """The path of tritonserver in NVIDIA's image."""

@@ -25,7 +25,7 @@ from trtspec.deployment.triton.install import IN_IMAGE, PREFIX, TritonInstall
 from trtspec.gateway.client_bounds import MAX_BODY
 from trtspec.gateway.ports import LOOPBACK
 from trtspec.pipeline.containers.container import Container, name_for
-from trtspec.pipeline.machine.installed import image_runtime
+from trtspec.pipeline.machine.host import image_runtime
 from trtspec.recipe.releases import release_of
 from trtspec.serving.rollout.state import ROLLOUT
 from trtspec.serving.triton.agreement import HEADER_PATTERN, NAMING, STOPPING

@@ -220,7 +220,7 @@ class ResponseBuilder:
         return b"data: " + orjson.dumps(last) + b"\n\n" + DONE
 
     def _events(self, piece: ChoicePiece) -> bytes:
-        if piece.prompt:
+        if piece.prompt or self._request.echoes_alone:
             piece = self._echoed(piece)
         begun = b"" if self._has_begun[piece.choice] else self._beginning(piece.choice)
         self._tell_usage(piece)
@@ -273,10 +273,16 @@ class ResponseBuilder:
 
     def _echoed(self, piece: ChoicePiece) -> ChoicePiece:
         """Returns the piece with the text of the prompt before its own, if the answer repeats the prompt."""
-        if not (self._request.echoes_scores and piece.prompt and self._tokenizer):
-            return piece
-        said = b"".join(map(self._tokenizer.bytes_of, piece.prompt.token_ids)).decode(errors="replace")
-        return replace(piece, text=said + piece.text)
+        request, said = self._request, ""
+        if request.echoes_scores and piece.prompt and self._tokenizer:
+            said = b"".join(map(self._tokenizer.bytes_of, piece.prompt.token_ids)).decode(errors="replace")
+        if not request.echoes_alone:
+            return replace(piece, text=said + piece.text) if said else piece
+        if piece.finish_reason and not request.echoes_scores:
+            said = request.inputs[piece.choice // request.num_sequences]["text_input"]
+        reason, counts = piece.finish_reason and "length", piece.counts
+        alone = replace(piece, text=said, finish_reason=reason, token_ids=(), log_probs=())
+        return replace(alone, counts=counts and replace(counts, num_output_tokens=0))
 
     def _found(self, piece: ChoicePiece) -> ParsedText:
         """Returns the parts of the piece's text: content, and what its parser finds."""
@@ -312,16 +318,8 @@ class ResponseBuilder:
         return made
 
     def _usage(self) -> dict[str, Any]:
-        """Returns the tokens of all choices; a prompt counts once, even with several choices."""
-        per_prompt = self._request.num_sequences
-        prompts = [counts for choice, counts in self._counts.items() if choice % per_prompt == 0]
-        cached = [counts.num_cached_tokens for counts in prompts if counts.num_cached_tokens is not None]
-        return TokenCounts(
-            sum(counts.num_input_tokens for counts in prompts),
-            sum(counts.num_output_tokens for counts in self._counts.values()),
-            sum(cached) if len(cached) == len(prompts) else None,
-            sum(counter.number for counter in self._counters.values()) if self._counters else None,
-        ).usage()
+        reasoning = sum(counter.number for counter in self._counters.values()) if self._counters else None
+        return TokenCounts.of_all(self._counts, self._request.num_sequences, reasoning).usage()
 
     def _metrics(self) -> dict[str, Any]:
         if self._speculation is None:

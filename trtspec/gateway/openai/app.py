@@ -26,7 +26,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trtspec.gateway.client_bounds import SHORT_BODY, Bodies, BodyError
-from trtspec.gateway.openai import model_request
+from trtspec.gateway.openai import model_request, openapi
 from trtspec.gateway.openai.answers import DONE, Chat, Completions, FunctionChat, ResponseBuilder
 from trtspec.gateway.openai.chat_template import ChatTemplate, Renderer
 from trtspec.gateway.openai.errors import ApiError, ShutError
@@ -172,7 +172,7 @@ class Exchange(Response):
                 async for batch in batches:
                     yield [piece(said, first) for said in batch]
             except ApiError as error:
-                raise of_guide(error, self._request.guided_by) from None
+                raise of_guide(error, self._request.guided_by, self._request.guide_kind) from None
 
 
 async def _begin(send: Send, status: int, headers: RawHeaders) -> None:
@@ -282,6 +282,8 @@ def make_app(
             Route("/ping", routes.health, methods=["GET", "POST"]),
             Route("/version", routes.version),
             Route("/metrics", errors.metrics),
+            Route("/openapi.json", openapi.as_json),
+            Route("/docs", openapi.as_page),
         ],
         exception_handlers={
             ApiError: errors.api,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trtspec.gateway.openai.errors import ApiError
 from trtspec.serving.executor import LogProb
-from trtspec.serving.stats import SpeculationCounts
+from trtspec.serving.stats import SpeculationCounts, why_undrafted
 from trtspec.serving.triton.agreement import ENDED, tells_end
 
 # The model's own errors begin with their status: see `trtspec.serving.triton.agreement`.
@@ -40,6 +41,20 @@ class TokenCounts:
     """The number of the input tokens that the KV cache had; None where the model does not tell."""
     num_reasoning_tokens: int | None = None
     """The number of the output tokens that are reasoning; None where nobody counts them."""
+
+    @classmethod
+    def of_all(
+        cls, counts: Mapping[int, TokenCounts], per_prompt: int, num_reasoning_tokens: int | None
+    ) -> TokenCounts:
+        """Returns the sum of all choices by their numbers; a prompt counts once, which `per_prompt` share."""
+        prompts = [one for choice, one in counts.items() if choice % per_prompt == 0]
+        cached = [one.num_cached_tokens for one in prompts if one.num_cached_tokens is not None]
+        return cls(
+            sum(one.num_input_tokens for one in prompts),
+            sum(one.num_output_tokens for one in counts.values()),
+            sum(cached) if len(cached) == len(prompts) else None,
+            num_reasoning_tokens,
+        )
 
     def usage(self, given: str = "prompt", made: str = "completion") -> dict[str, Any]:
         """Returns OpenAI's `usage`; chats name the tokens `prompt` and `completion`, responses otherwise."""
@@ -124,12 +139,18 @@ def failure(message: str, status: int) -> ApiError:
     return ApiError(status, message, name if status == 400 and rest.startswith("is ") else None)
 
 
-def of_guide(error: ApiError, field: str) -> ApiError:
-    """Returns an error about the form of an answer under the `field` that asks for it."""
+def of_guide(error: ApiError, field: str, kind: str) -> ApiError:
+    """Returns an error about the form of an answer under the `field` that asks for it, by `kind`."""
+    if error.param != "response_format":
+        return error
     message = error.message.replace("response_format", field, 1)
     if message.startswith(("tool_choice is json", "function_call is json")):
         message = f"{field} demands a call, and the engine of this server cannot promise one; send auto"
-    return ApiError(error.status, message, field) if error.param == "response_format" else error
+    elif message.endswith("follows no guide"):
+        asked = f"{field} asks for {kind or 'a form'}, and the engine of this server follows no guide"
+        repair = "ask for it in the prompt, or install the extra guides of trtspec where the engine runs"
+        message = f"{asked}: leave it out and {repair}"
+    return ApiError(error.status, message, field)
 
 
 def _many(value: Any) -> tuple[Any, ...]:
@@ -154,6 +175,7 @@ def _speculation(said: dict[str, Any]) -> dict[str, Any]:
     histogram, steps = list(_many(said["acceptance_histogram"])), said["num_spec_steps"]
     drafted, accepted = said["total_draft_tokens"], said["total_accepted_draft_tokens"]
     counts = SpeculationCounts(steps, drafted, accepted)
+    why = "" if drafted else why_undrafted(said.get("speculation", ""))
     return {
         "mean_acceptance_length": counts.mean_acceptance_length,
         "draft_acceptance_rate": counts.draft_acceptance_rate,
@@ -162,4 +184,5 @@ def _speculation(said: dict[str, Any]) -> dict[str, Any]:
         "num_accepted_draft_tokens": accepted,
         "num_draft_tokens": drafted,
         "num_spec_tokens": len(histogram) - 1,
+        **({"nothing_drafted": why} if why else {}),
     }

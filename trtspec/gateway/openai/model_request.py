@@ -57,8 +57,12 @@ class ModelRequest:
     """None where all text is content."""
     several_calls: bool = True
     guided_by: str = "response_format"
+    guide_kind: str = ""
+    """The `type` of `response_format`, if that asks for the form."""
     echoes_scores: bool = False
     """The prompt's text and log-probabilities come before those of the answer."""
+    echoes_alone: bool = False
+    """The answer is the prompt: the one token that the model makes of it is left out."""
     prompt_log_probs: int | None = None
     """The number of likeliest tokens in vLLM's `prompt_logprobs`; None where it is not asked for."""
     prompt_tokens: tuple[int, ...] = ()
@@ -74,7 +78,10 @@ def completion(body: CompletionBody, tenant: str, tokenizer: Tokenizer | None) -
     if body.best_of not in (None, body.n or 1):
         raise ApiError(400, "best_of must equal n or be left out: every completion is returned", "best_of")
     shared = _shared(body, tenant, tokenizer, body.logprobs)
-    shared["max_tokens"] = body.max_tokens or 16
+    echoes_alone = body.max_tokens == 0
+    if echoes_alone and not body.echo:
+        raise ApiError(400, "max_tokens must be at least 1 without echo", "max_tokens")
+    shared["max_tokens"] = 1 if echoes_alone else body.max_tokens or 16
     if body.echo:
         if body.logprobs is not None:
             # The prompt's text is that of its tokens, as the log-probabilities name them.
@@ -82,13 +89,14 @@ def completion(body: CompletionBody, tenant: str, tokenizer: Tokenizer | None) -
             if body.n not in (None, 1):
                 raise ApiError(400, "n must be 1 with echo and logprobs", "n")
         elif all(isinstance(prompt, str) for prompt in body.prompt):
-            shared["exclude_input_in_output"] = False
+            shared["exclude_input_in_output"] = echoes_alone
         else:
             message = "echo needs a prompt of text, or logprobs: token ids alone are not echoed"
             raise ApiError(400, message, "echo")
     names = ("text_input" if isinstance(prompt, str) else "input_ids" for prompt in body.prompt)
     inputs = [{**shared, name: prompt} for name, prompt in zip(names, body.prompt, strict=True)]
-    return replace(_request(body, inputs), echoes_scores=bool(body.echo) and body.logprobs is not None)
+    echoes_scores = bool(body.echo) and body.logprobs is not None
+    return replace(_request(body, inputs), echoes_scores=echoes_scores, echoes_alone=echoes_alone)
 
 
 def chat(
@@ -265,6 +273,7 @@ def _request(
         parsing=how,
         several_calls=several_calls,
         guided_by="tool_choice" if is_required else next(fields, "response_format"),
+        guide_kind="" if body.response_format is None else body.response_format.type,
         prompt_log_probs=body.prompt_logprobs,
     )
 

@@ -187,6 +187,7 @@ class CompletionBody(SharedBody):
 
     prompt: Annotated[list[str | list[int]], PlainValidator(_prompts)]
     suffix: Annotated[None, PlainValidator(_no_suffix)] = None
+    max_tokens: int | None = Field(default=None, ge=0, lt=2**31)
     echo: bool | None = None
     logprobs: int | None = Field(default=None, ge=0, le=5)
     best_of: int | None = Field(default=None, ge=1)

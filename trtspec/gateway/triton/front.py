@@ -287,6 +287,7 @@ _FORM = "application/x-www-form-urlencoded"
 _MOST_HELD = 512 << 20
 _IDLE_S = 75.0
 _UNUSED_S = 1.0
+_ENDING_S = 1.0
 
 
 class Front:
@@ -378,7 +379,7 @@ class Front:
             listener.close()
         await self._grpc.close()
         for server in self._servers:
-            await server.shutdown(1.0)
+            await server.shutdown(_ENDING_S)
         await self._session.close()
 
     def _accept(self, server: Server) -> asyncio.BaseProtocol:

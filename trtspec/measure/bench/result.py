@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trtspec.base.atomic import write_atomically
 from trtspec.base.errors import MeasureError
+from trtspec.base.files import write_atomically
 from trtspec.forecast.rules import MeasuredRun
 
 if TYPE_CHECKING:
@@ -195,6 +195,8 @@ class ArmFigures:
     """The tokens per second of each block."""
     block_times: tuple[float, ...] = ()
     """The mean time of a request of each block, 0.0 without an answer; empty in older results."""
+    tokens_told: bool = True
+    """False if the server counts no tokens; pieces of text are counted then."""
 
     @property
     def failed(self) -> int:
@@ -236,8 +238,8 @@ class LoadResult:
     """Tokens per second with drafts divided by those without.
 
     At a rate, the mean time of a request without drafts divided by that with drafts. None without a plain
-    arm, with fewer than six pairs, with a block that has no answer, or if an arm failed more than 1 % of the
-    requests of a rate.
+    arm, with fewer than six pairs, with a block that has no answer, if an arm failed more than 1 % of the
+    requests of a rate, and for streams if a server counts no tokens.
     """
     pairs: tuple[tuple[float, float], ...] = ()
     """The compared values of each pair of blocks, with drafts and without."""

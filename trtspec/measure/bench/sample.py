@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from trtspec.base.atomic import publish, temporary, write_atomically
+from trtspec.base.files import publish, temporary, write_atomically
 from trtspec.client.endpoint import DraftCounts
 from trtspec.measure.bench.result import OfferedLoad
 from trtspec.measure.bench.server_metrics import KvReuseShare, Meanwhile

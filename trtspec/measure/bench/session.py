@@ -19,8 +19,8 @@ from statistics import fmean
 from time import perf_counter
 from typing import Literal, Protocol
 
-from trtspec.base.atomic import remove
 from trtspec.base.errors import TrtspecError
+from trtspec.base.files import remove
 from trtspec.client.endpoint import Endpoint, EndpointRequest
 from trtspec.client.finding import find, metrics_beside, shown
 from trtspec.client.scrape import Scrape, parse, read
@@ -39,8 +39,7 @@ from trtspec.measure.bench.sample import ArmName, Block, LoadSamples, RequestSam
 from trtspec.measure.bench.server_metrics import KvReuseShare, Meanwhile, is_idle
 from trtspec.measure.bench.summary import summary, verdict
 from trtspec.measure.bench.traffic import Heard, Manner, Traffic, closed_loop
-from trtspec.measure.workloads.recorded import Recorded, append_recorded
-from trtspec.measure.workloads.workload import Prompt, arrivals
+from trtspec.measure.workloads.workload import Prompt, Recorded, append_recorded, arrivals
 from trtspec.pipeline.machine.devices import find_gpus
 
 # nvidia-smi asks NVML twice a second.
@@ -321,7 +320,7 @@ async def run(
             return found.endpoint, found.software
 
         endpoint, software = await reach(asked.url, asked.model_name, asked.key)
-        metrics_url = asked.metrics_url or metrics_beside(endpoint)
+        metrics_url = asked.metrics_url or await metrics_beside(endpoint)
         arms: dict[ArmName, BenchArm] = {
             "speculative": BenchArm(endpoint, plan.num_draft_tokens, metrics_url)
         }
@@ -329,7 +328,7 @@ async def run(
         if asked.baseline is not None:
             other, _ = await reach(asked.baseline, asked.baseline_model, asked.baseline_key)
             is_asked = other.plain_per_request and not asked.as_deployed
-            arms["plain"] = BenchArm(other, 0 if is_asked else None, metrics_beside(other))
+            arms["plain"] = BenchArm(other, 0 if is_asked else None, await metrics_beside(other))
             plain_by = "baseline"
         elif endpoint.plain_per_request and not asked.as_deployed:
             arms["plain"], plain_by = BenchArm(endpoint, 0, metrics_url), "request"
@@ -337,7 +336,7 @@ async def run(
         baseline = shown(asked.baseline) if asked.baseline else None
         server = BenchedServer(shown(endpoint.url), endpoint.api, plain_by, baseline, software)
         model = replace(asked.model or BenchedModel(""), name=endpoint.model)
-        of = _begun(plan, server, model, traffic.name, asked.command)
+        of = begun(plan, server, model, traffic.name, asked.command)
         keeper = _Keeper(plan, of, asked, watcher(of, plan))
         work = asyncio.ensure_future(measure(plan, arms, traffic, keeper))
         with _ends_on_signals(work), suppress(asyncio.CancelledError):
@@ -345,7 +344,7 @@ async def run(
         return keeper.end(is_partial=work.cancelled())
 
 
-def _begun(
+def begun(
     plan: BenchPlan, server: BenchedServer, model: BenchedModel, load_generator: str, command: str
 ) -> BenchResult:
     """Returns the result of a run that has measured nothing yet."""
@@ -444,16 +443,21 @@ def _recorded(sample: RequestSample, question: EndpointRequest, text: str, model
 def _ends_on_signals(work: asyncio.Future[list[LoadSamples]]) -> Iterator[None]:
     """Makes the first Ctrl-C or SIGTERM cancel the work; the second one ends the program."""
     loop = asyncio.get_running_loop()
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            loop.remove_signal_handler(number)
+            # The loop puts Python's default in place of what stood there.
+            signal.signal(number, handler)
 
     def end() -> None:
         work.cancel()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+        restore()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in previous:
         loop.add_signal_handler(number, end)
     try:
         yield
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+        restore()

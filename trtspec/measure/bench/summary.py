@@ -27,7 +27,7 @@ from trtspec.measure.bench.result import (
 from trtspec.measure.bench.sample import ArmName, Block, LoadSamples, RequestSample
 from trtspec.measure.bench.server_metrics import KvReuseShare
 from trtspec.measure.bench.statistics import gain_of_second, mean, percentiles, ratio
-from trtspec.measure.workloads.synthetic import NAME as SYNTHETIC
+from trtspec.measure.workloads.workload import NAME as SYNTHETIC
 
 _NO_PLAIN = (
     "no speed-up is stated, since nothing was measured without drafts: --baseline URL names the same engine "
@@ -35,7 +35,7 @@ _NO_PLAIN = (
 )
 _NO_PAIRS = "no speed-up is stated"
 _MOST_FAILED = 0.01
-"""The largest share of an arm's requests at a rate that may fail for a speed-up to be stated."""
+"""The largest share of an arm's requests that may fail for a speed-up to be stated."""
 _LATE_S, _LATE_SHARE = 0.01, 0.01
 _LEAST_GAIN = 1.01
 _LEAST_REUSE = 0.9
@@ -85,19 +85,29 @@ def verdict(levels: Sequence[LoadResult], notes: tuple[str, ...] = ()) -> BenchV
     return BenchVerdict(words, "up_to", even, even, notes)
 
 
-def fails_often(load: OfferedLoad, arms: Arms) -> bool:
-    """Says whether too many requests at a rate failed to compare the times of two arms.
+def fails_often(arm: ArmFigures | None) -> bool:
+    """Says whether too many requests of an arm failed: refused ones leave room for the others."""
+    return arm is not None and arm.failed > _MOST_FAILED * arm.requests
 
-    Refused requests leave room for the others, whose times improve.
+
+def are_comparable(load: OfferedLoad, arms: Arms) -> bool:
+    """Says whether the speeds of two arms can be compared.
+
+    Streams are compared by tokens, which refused requests have none of. Pieces of text are no measure: each
+    has any number of tokens.
     """
-    every = [arm for arm in (arms.speculative, arms.plain) if arm is not None]
-    return load.kind == "rate" and any(arm.failed > _MOST_FAILED * arm.requests for arm in every)
+    both = [arm for arm in (arms.speculative, arms.plain) if arm]
+    if load.kind == "rate":
+        return not any(map(fails_often, both))
+    return all(arm.tokens_told for arm in both)
 
 
 def _why_none(level: LoadResult) -> str:
     why = "too few pairs of blocks have answers"
-    if fails_often(level.load, level.arms):
+    if not are_comparable(level.load, level.arms):
         why = f"more than {_MOST_FAILED:.0%} of the requests of an arm failed; a lower --rate avoids that"
+        if level.load.kind == "streams":
+            why = "a server does not count its tokens"
     return f"{level.load}: no speed-up is stated, since {why}"
 
 
@@ -170,7 +180,8 @@ def notes(plan: BenchPlan, measured: Sequence[LoadSamples], is_one_tenant: bool 
             f"{len(plan.workload.prompts)} prompts were sent repeatedly, so a cache of prompts helped more "
             "than it does with new prompts"
         )
-    if any(not sample.tokens_told for level in measured for sample in _samples(level, "speculative")):
+    every = [sample for level in measured for arm in plan.arms for sample in _samples(level, arm)]
+    if not _told(every):
         yield "the server does not count its tokens; pieces of text were counted instead"
     looks = [level.meanwhile for level in measured]
     if is_one_tenant and not all(look and look.is_without_earlier_answers for look in looks):
@@ -190,6 +201,10 @@ def _of_requests(level: LoadSamples, arm: ArmName) -> Iterator[str]:
         words = {"speculative": "with drafts", "plain": "without drafts"}[arm]
         failed = f"{errors.total()} of {len(samples)} requests {words} failed"
         yield f"{level.load}: {failed}: {kinds} ({first:.100})"
+
+
+def _told(samples: Iterable[RequestSample]) -> bool:
+    return all(sample.tokens_told for sample in samples if sample.error is None)
 
 
 def _samples(level: LoadSamples, arm: ArmName) -> Iterator[RequestSample]:
@@ -242,7 +257,7 @@ def _level(plan: BenchPlan, level: LoadSamples) -> LoadResult:
     # Fewer seconds are better.
     compared = pairs if level.load.kind == "streams" else tuple((plain, own) for own, plain in pairs)
     arms = Arms(_figures(plan, level, "speculative"), _figures(plan, level, "plain"))
-    speedup = None if fails_often(level.load, arms) else ratio(compared, plan.confidence)
+    speedup = ratio(compared, plan.confidence) if are_comparable(level.load, arms) else None
     return LoadResult(level.load, arms, speedup, pairs)
 
 
@@ -296,6 +311,7 @@ def figures(
         inside=inside,
         blocks=tuple(rates),
         block_times=tuple(block.mean_end_to_end or 0.0 for block in blocks),
+        tokens_told=_told(samples),
     )
 
 

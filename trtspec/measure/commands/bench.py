@@ -40,7 +40,7 @@ from trtspec.measure.commands.results import Measuring, ShownBench
 from trtspec.measure.html.document import write_report
 from trtspec.measure.html.page import page
 from trtspec.measure.workloads.reading import read_workload
-from trtspec.measure.workloads.synthetic import NAME
+from trtspec.measure.workloads.workload import NAME
 from trtspec.recipe import gpus
 
 _STREAMS, _MOST = "1,4,16", 100_000

@@ -16,7 +16,7 @@ _TOKENS = 120
 
 
 def demo() -> None:
-    """Build a tiny pair, serve it under Triton, stream one completion, stop.
+    """Build and serve a tiny pair, stream one completion, stop.
 
     It takes about half a minute, and needs no GPU. The build goes to build/tiny in this folder, and the
     server uses free ports. The exit status is 1 if the target alone writes another text.

@@ -16,10 +16,10 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 import typer
 
-from trtspec.base.atomic import publish, remove, temporary
 from trtspec.base.environment import is_secret
 from trtspec.base.errors import UnavailableError
 from trtspec.base.extras import require
+from trtspec.base.files import publish, remove, temporary
 from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.signals import ended_by_sigterm
@@ -100,7 +100,7 @@ def _pairs(pair: Path, release: str | None, *, in_container: bool) -> TrialPairs
     """Looks at the GPU and the installed release; raises `UnavailableError` for what is missing."""
     from trtspec.measure.selftest.builds import TrialPairs
     from trtspec.pipeline.machine.devices import find_gpus, product_of
-    from trtspec.pipeline.machine.installed import engine_versions
+    from trtspec.pipeline.machine.host import engine_versions
     from trtspec.recipe import releases
 
     if not (pair / "target" / "config.json").is_file():
@@ -153,7 +153,7 @@ class SelfTestResult:
         out.result(f"{right} ok, {wrong} differ{left}, {untried} not tried, in {self.seconds:.0f} s")
 
     def as_json(self) -> dict[str, Any]:
-        from trtspec.pipeline.machine.installed import all_packages
+        from trtspec.pipeline.machine.host import all_packages
 
         gpu = self.pairs.gpu
         return {

@@ -16,11 +16,8 @@ from trtspec.base.errors import UnavailableError
 from trtspec.cli.terminal.options import (
     ApiKeyEnvOption,
     ApiKeyFileOption,
-    BaselineApiKeyFileOption,
-    BaselineOption,
     JsonOption,
     OutputOption,
-    PythonOption,
     ServedModelOption,
     ServerUrlOption,
     read_key,
@@ -34,8 +31,7 @@ from trtspec.measure.verify.opening import (
     ServerAddress,
     built_target,
     in_this_process,
-    in_turns,
-    on_servers,
+    on_server,
 )
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary, asked, built_in
 from trtspec.measure.verify.result import CaseResult, Difference, GreedyComparison, Sampling, VerifyResult
@@ -50,9 +46,7 @@ _NARROWED = ("--prompt", "--num-draft-tokens", "--draws")
 
 EXAMPLES = (
     "trtspec verify recipe.yaml    # the engines of its build, in this process",
-    "trtspec verify recipe.yaml --python .venv-vllm/bin/python    # engine.backend: vllm",
     "trtspec verify recipe.yaml --url http://127.0.0.1:8000",
-    "trtspec verify --url http://vllm:8000/v1 --baseline http://plain:8000/v1 --tokenizer ./model",
     "trtspec verify recipe.yaml --draws 0 --prompt code-1 --num-draft-tokens 3",
     "trtspec verify recipe.yaml --cases stops,json",
 )
@@ -95,7 +89,6 @@ class VerifyCommandOptions:
     ] = None
     output: OutputOption = None
     url: ServerUrlOption = None
-    baseline: BaselineOption = None
     tokenizer: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="The folder of the model's tokenizer.", show_default="the build's"),
@@ -103,7 +96,6 @@ class VerifyCommandOptions:
     model_name: ServedModelOption = None
     api_key_file: ApiKeyFileOption = None
     api_key_env: ApiKeyEnvOption = None
-    baseline_api_key_file: BaselineApiKeyFileOption = None
     workload: Annotated[
         str | None,
         typer.Option(
@@ -148,7 +140,6 @@ class VerifyCommandOptions:
     temperature: Annotated[float, typer.Option(min=0.01, help="Sample at this temperature.")] = 1.0
     seed: Annotated[int, typer.Option(min=0, max=_SEED, help="Repeat the sampling of this seed.")] = 0
     cases: CasesOption = None
-    python: PythonOption = None
     json: JsonOption = False
 
 
@@ -159,8 +150,8 @@ def verify(options: VerifyCommandOptions) -> None:
     own margin decides: a near tie is reported, anything else is a fault. A statistical test compares sampled
     continuations. The exit status is 1 for a fault, and if nothing was proved.
 
-    Without --url, the engines run in this process. For an engine.backend with a server of its own, verify
-    starts two servers here: one without drafts, and then one with them.
+    Without --url, the engines run in this process. For an engine.backend with a server of its own, prove
+    compares it without drafts and with them.
     """
     _check_usage(options)
     # A few prompts alone are asked for to look at these.
@@ -196,44 +187,30 @@ def _check_usage(options: VerifyCommandOptions) -> None:
     """Refuses options that do not go together."""
     if options.recipe is None and (options.url is None or options.tokenizer is None):
         raise typer.BadParameter("name a recipe, or a --url with its --tokenizer")
-    if options.baseline is not None and options.url is None:
-        raise typer.BadParameter("goes with --url", param_hint="--baseline")
 
 
 def _check_build(options: VerifyCommandOptions, built: BuiltTarget) -> None:
-    """Refuses options that the engine or the server of this build does not support.
-
-    Raises UnavailableError for an engine that drafts by itself, if no server of its target alone is named.
-    """
-    if built.launch and options.num_draft_tokens:
-        problem = f"{built.launch.backend} takes K at its start only: speculation.num_draft_tokens"
-        raise typer.BadParameter(problem, param_hint="--num-draft-tokens")
-    if built.has_engine_draft and options.url is None:
+    """Raises UnavailableError for a build that cannot decode plainly on request."""
+    if launch := built.build.launch:
+        problem = f"is for {launch.backend}, which cannot decode plainly on request"
+        repair = f"start it without drafts and with them: trtspec prove {options.recipe}"
+        raise UnavailableError(built.build.folder, problem, repair)
+    if built.has_engine_draft:
         problem = "drafts inside its engine, which cannot decode plainly on request and does not sample"
-        repair = "name its server and one of the target alone: --url URL --baseline URL --draws 0"
+        repair = "compare its server with one of the target alone: trtspec prove PLAIN URL --draws 0"
         raise UnavailableError(built.build.folder, problem, repair)
 
 
 def _sides(
     options: VerifyCommandOptions, built: BuiltTarget | None, vocabulary: Vocabulary
 ) -> AbstractAsyncContextManager[Sides]:
-    """Returns the two sides to compare: two servers, one that is started twice, or engines in this
-    process."""
+    """Returns the two sides to compare: of one server, or of engines in this process."""
     if options.url is not None:
         name = options.model_name or (built.model_name if built else None)
         server = ServerAddress(options.url, name, read_key(options.api_key_file, options.api_key_env))
-        plain = None
-        if options.baseline:
-            key = read_key(options.baseline_api_key_file)
-            plain = ServerAddress(options.baseline, options.model_name, key)
-        return on_servers(server, plain, vocabulary)
+        return on_server(server, vocabulary)
     assert built is not None
-    if not built.launch:
-        return in_this_process(built.build.folder, options.model_name or built.model_name)
-    doubt = built.build.doubt
-    if doubt and options.draws:
-        out.warning(f"{doubt}; --draws 0 leaves sampling out")
-    return in_turns(built.build, options.python, vocabulary.end_ids, out.status)
+    return in_this_process(built.build.folder, options.model_name or built.model_name)
 
 
 async def _verify(

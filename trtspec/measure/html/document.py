@@ -11,7 +11,7 @@ from pathlib import Path
 from jinja2 import Environment
 from markupsafe import Markup
 
-from trtspec.base.atomic import write_atomically
+from trtspec.base.files import write_atomically
 
 _BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _UNSEEN = {

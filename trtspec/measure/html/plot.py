@@ -98,7 +98,8 @@ class Plot:
         low, high = loads.values[0], loads.values[-1]
         if low == high:
             self.axes.set_xlim(low * 0.5, high * 1.5)
-        if low > 0 and high / low >= 4:
+            self.axes.set_xticks([low])
+        elif low > 0 and high / low >= 4:
             self.axes.set_xscale("log", base=2)
             self.axes.xaxis.set_minor_formatter(NullFormatter())
         else:

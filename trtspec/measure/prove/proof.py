@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import sqrt
 from typing import Any, Literal
 
-from trtspec.measure.bench.result import BenchResult, DraftAcceptance, Interval, LoadResult, to_json
+from trtspec.measure.bench.result import Arms, BenchResult, DraftAcceptance, Interval, LoadResult, to_json
+from trtspec.measure.bench.statistics import unpaired_ratio
+from trtspec.measure.bench.summary import are_comparable, fails_often, verdict
 from trtspec.measure.html.numbers import percent, times
 from trtspec.measure.verify.result import VerifyResult
 
@@ -16,7 +18,8 @@ TOGETHER = 0.99
 """The confidence of all intervals of a proof together: by chance one in a hundred proofs has a wrong one."""
 MOST_LOSS = 0.05
 """The largest loss of right answers that another quantization may have."""
-_Z = 1.96
+_Z = 2.576
+"""The half width of an interval of 99 %, in standard deviations."""
 
 Outcome = Literal["proven", "refuted", "open"]
 
@@ -45,7 +48,7 @@ class Accuracy:
 
     @property
     def change(self) -> Interval:
-        """The difference of the shares, new minus old, with its interval of 95 %.
+        """The difference of the shares, new minus old, with its interval of 99 %.
 
         Agresti and Min (2005), "Simple improved confidence intervals for comparing matched proportions": half
         an observation is added to each cell of the table.
@@ -111,15 +114,14 @@ class Proof:
         return old, new
 
     def _judgements(self) -> Iterator[tuple[Outcome, str]]:
-        """Yields what is judged of the texts, and of the speed if one is asked for."""
+        """Yields what is judged of the texts, of the requests, and of the speed if one is asked for."""
+        if self.bench.is_partial:
+            yield "open", "it was stopped early"
         if not self.wanted.is_equal:
             yield self._of_answers()
-        elif self.texts is None:
-            yield "open", f"the texts were not compared, since {self.left_out}"
-        elif self.texts.is_lossless:
-            yield "proven", same_words(self.texts)
         else:
-            yield "refuted", "; ".join(self.texts.reasons)
+            yield from self._of_texts()
+        yield from self._of_requests()
         least = self.wanted.at_least
         if least is None:
             return
@@ -129,10 +131,38 @@ class Proof:
         elif not ratios or any(ratio is None or ratio.low < least for ratio in ratios):
             yield "open", f"{least:g}x the speed is within the interval of a load, or none is known"
 
+    def _of_texts(self) -> Iterator[tuple[Outcome, str]]:
+        if self.texts is None:
+            yield "open", f"the texts were not compared, since {self.left_out}"
+            return
+        if self.texts.is_lossless:
+            yield "proven", same_words(self.texts)
+        if self.texts.faults:
+            yield "refuted", "; ".join(self.texts.faults)
+        if self.texts.doubts:
+            yield "open", "; ".join(self.texts.doubts)
+
+    def _of_requests(self) -> Iterator[tuple[Outcome, str]]:
+        """Yields the worst load of those at which a server fails requests."""
+        refuted = dict[float, str]()
+        doubtful = dict[float, str]()
+        for level in self.bench.levels:
+            old, new = level.arms.plain, level.arms.speculative
+            for who, arm in (("new", new), ("old", old)):
+                if arm and fails_often(arm):
+                    found = refuted if arm is new and not fails_often(old) else doubtful
+                    words = f"the {who} server fails {arm.failed} of {arm.requests} requests at {level.load}"
+                    found[arm.failed / arm.requests] = words
+        if refuted:
+            yield "refuted", refuted[max(refuted)]
+        if doubtful:
+            yield "open", doubtful[max(doubtful)]
+
     def _of_answers(self) -> tuple[Outcome, str]:
         found = self.accuracy
         if found is None:
-            return "open", "no prompt has a right answer, so accuracy is not known"
+            why = f"the texts were not compared, since {self.left_out}"
+            return "open", why if self.left_out else "no prompt has a right answer, so accuracy is not known"
         change = found.change
         words = (
             f"{percent(found.new)} right answers, {percent(found.old)} before"
@@ -208,3 +238,26 @@ def counted(pairs: Sequence[tuple[bool, bool]]) -> Accuracy | None:
         return None
     both, old, new = (pairs.count(pair) for pair in ((True, True), (True, False), (False, True)))
     return Accuracy(len(pairs), both, old, new)
+
+
+def merged(old: BenchResult, new: BenchResult) -> BenchResult:
+    """Returns one result of two runs with the same plan: the old server is the arm without drafts.
+
+    The ratios have Welch's intervals, since nothing was measured alternately.
+    """
+    known = {level.load: level.arms.speculative for level in old.levels}
+    confidence, found = new.settings.confidence, []
+    for level in new.levels:
+        if (before := known.get(level.load)) is not None:
+            after = level.arms.speculative
+            arms = Arms(after, before)
+            ratio = unpaired_ratio(after.blocks, before.blocks, confidence)
+            found.append(LoadResult(level.load, arms, ratio if are_comparable(level.load, arms) else None))
+    apart = "the servers were measured one after the other, so the ratios contain what else the machine did"
+    return replace(
+        new,
+        server=replace(new.server, plain_by="baseline", baseline_url=old.server.url),
+        levels=tuple(found),
+        verdict=verdict(found, (apart, *new.verdict.notes)),
+        is_partial=old.is_partial or new.is_partial,
+    )

@@ -42,13 +42,20 @@ def speed_rows(proof: Proof) -> tuple[tuple[str, ...], Rows]:
 
 def check_rows(proof: Proof) -> Rows:
     """Returns each thing that was looked at, and what was found."""
-    rows = [("greedy text", *_greedy(proof)), ("sampled text", *_sampled(proof.texts))]
+    sampled, found_in_samples = _sampled(proof.texts)
+    rows = [
+        ("greedy text", *_greedy(proof)),
+        ("sampled text", sampled if proof.wanted.is_equal else "", found_in_samples),
+    ]
+    rows += [("doubt", "open", doubt) for doubt in (proof.texts.doubts if proof.texts else ())]
     if found := proof.accuracy:
         words = f"{found.both + found.only_new} of {found.questions}, {found.both + found.only_old} before"
         rows.append(("right answers", "", words))
-    old, new = (percent(each.rate) if each else NOTHING for each in proof.acceptance)
+    old, new = (percent(each.rate) if each else "none" for each in proof.acceptance)
     if proof.acceptance != (None, None):
         rows.append(("accepted drafts", "", f"{new}, {old} before"))
+    elif proof.texts and proof.texts.subject == "drafts" and proof.bench.levels:
+        rows.append(("accepted drafts", "", "nothing was drafted while the speed was measured"))
     return [*rows, *((f"case {case.name}", case.state, _of_case(case)) for case in _cases(proof))]
 
 
@@ -116,7 +123,8 @@ class ShownProof:
             out.table(rows, header)
             out.result()
         out.table(check_rows(proof), ("check", "state", "found"))
-        for one in [each for each in _differences(proof) if each.kind == "fault"][:_SHOWN]:
+        faults = [each for each in _differences(proof) if each.kind == "fault" and proof.wanted.is_equal]
+        for one in faults[:_SHOWN]:
             out.result()
             out.sentence(f"fault  {one.prompt}, {one.what} {one.position}, after {one.context!r}:")
             out.sentence(f"{one.found} in place of {one.expected}: {one.meaning}")
@@ -130,9 +138,10 @@ class ShownProof:
 def as_markdown(proof: Proof) -> str:
     """Returns the verdict and the tables, as a comment of a pull request has them."""
     header, rows = speed_rows(proof)
+    because = proof.words.partition(": ")[2]
     parts = [
         f"### {_TITLES[proof.outcome]}: `{_code(proof.old)}` to `{_code(proof.new)}`",
-        _cell(proof.words[:1].upper() + proof.words[1:]) + ".",
+        _cell(because[:1].upper() + because[1:]) + ".",
         _table(header, rows, numbers=True) if rows else "No speed was measured.",
         "<details><summary>What was looked at</summary>",
         _table(("check", "", "found"), check_rows(proof)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
@@ -14,18 +15,18 @@ from yarl import URL
 
 from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.progress import Advance
+from trtspec.client.finding import shown
 from trtspec.client.scrape import Scrape, parse, read
-from trtspec.measure.bench.compare import merged
 from trtspec.measure.bench.plan import BenchPlan
-from trtspec.measure.bench.result import BenchResult, DraftAcceptance
+from trtspec.measure.bench.result import BenchedModel, BenchedServer, BenchResult, DraftAcceptance
 from trtspec.measure.bench.server_metrics import Meanwhile
-from trtspec.measure.bench.session import BenchTargets, Watcher
+from trtspec.measure.bench.session import BenchTargets, Watcher, begun
 from trtspec.measure.bench.session import run as measure
 from trtspec.measure.bench.traffic import OwnTraffic
 from trtspec.measure.html.sections import together
-from trtspec.measure.prove.proof import Accuracy, Proof, Wanted, counted
-from trtspec.measure.prove.servers import ProvedServer
-from trtspec.measure.verify.opening import ServedSide, ServerTurns, begin, deployed
+from trtspec.measure.prove.proof import Accuracy, Proof, Wanted, counted, merged
+from trtspec.measure.prove.servers import ProvedServer, ServedSide, ServerTurns, begin
+from trtspec.measure.verify.opening import deployed, on_server
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
 from trtspec.measure.verify.result import VerifyResult
 from trtspec.measure.verify.sides import Sides, VerificationSettings, VerifyRequest
@@ -98,7 +99,7 @@ class _Proof:
                 targets, baseline=address.url, baseline_key=address.key, baseline_model=address.model
             )
         before = [await _scrape(server) for server in (old, new)]
-        bench, _ = await measure(self._plan.bench, targets, self._talk.watcher, OwnTraffic())
+        bench = await self._measured(targets, texts)
         found = [
             await _acceptance(bench, arm, server, seen)
             for arm, server, seen in zip(("plain", "speculative"), (old, new), before, strict=True)
@@ -115,16 +116,37 @@ class _Proof:
         old, new = ServedSide(self._old.start, turns), ServedSide(self._new.start, turns)
         await turns.reach(old)
         texts, accuracy = await self._asked(Sides(old, new, plain_k=None))
-        results: list[BenchResult] = []
-        acceptance: list[DraftAcceptance | None] = []
-        for name, side, server in (("old", old, self._old), ("new", new, self._new)):
+        arms = ("old", old, self._old), ("new", new, self._new)
+        results = {
+            name: self._unmeasured(self._targets(server, self._plan.folder / name))
+            for name, _, server in arms
+        }
+        acceptance = dict[str, DraftAcceptance | None].fromkeys(results)
+        # A start takes minutes: the server that runs already is measured first.
+        for name, side, server in arms if turns.turn is old else reversed(arms):
             await turns.reach(side)
             targets = replace(self._targets(server, self._plan.folder / name), as_deployed=True)
             before = await _scrape(server)
-            result, _ = await measure(self._plan.bench, targets, self._talk.watcher, OwnTraffic())
-            results.append(result)
-            acceptance.append(await _acceptance(result, "speculative", server, before))
-        return self._made(merged(*results), (acceptance[0], acceptance[1]), texts, accuracy, "")
+            results[name] = await self._measured(targets, texts)
+            acceptance[name] = await _acceptance(results[name], "speculative", server, before)
+            if results[name].is_partial:
+                break
+        bench = merged(results["old"], results["new"])
+        return self._made(bench, (acceptance["old"], acceptance["new"]), texts, accuracy, "")
+
+    async def _measured(self, targets: BenchTargets, texts: VerifyResult | None) -> BenchResult:
+        """Returns the speed; nothing of a server that a case has ended, which refutes it."""
+        try:
+            return (await measure(self._plan.bench, targets, self._talk.watcher, OwnTraffic()))[0]
+        except UnavailableError as error:
+            if texts is None or not texts.faults:
+                raise
+            self._talk.say(f"the speed is not measured: {error}")
+            return self._unmeasured(targets)
+
+    def _unmeasured(self, targets: BenchTargets) -> BenchResult:
+        server = BenchedServer(shown(targets.url), "openai", "none")
+        return begun(self._plan.bench, server, BenchedModel(""), OwnTraffic().name, targets.command)
 
     def _made(
         self,
@@ -139,14 +161,11 @@ class _Proof:
         return Proof(*names, plan.wanted, texts, left_out, bench, acceptance, accuracy, plan.command)
 
     async def _sides(self, stack: AsyncExitStack) -> Sides:
-        ends = self._plan.vocabulary.end_ids
-        speculative, decodes_plainly = await deployed(self._new.address, ends)
-        stack.push_async_callback(speculative.close)
         if self._old is self._new:
-            if not decodes_plainly:
-                repair = "name two servers, the first without drafts: trtspec prove OLD NEW"
-                raise UnavailableError(self._new.name, "cannot decode plainly on request", repair)
-            return Sides(speculative, speculative)
+            return await stack.enter_async_context(on_server(self._new.address, self._plan.vocabulary))
+        ends = self._plan.vocabulary.end_ids
+        speculative, _ = await deployed(self._new.address, ends)
+        stack.push_async_callback(speculative.close)
         plain, _ = await deployed(self._old.address, ends)
         stack.push_async_callback(plain.close)
         # Each is compared as it is deployed.
@@ -169,7 +188,7 @@ class _Proof:
         async def one(prompt: Prompt) -> bool:
             async with gate:
                 said = await side.ask(VerifyRequest(prompt.text, prompt.max_tokens or most, length))
-            return _plain(prompt.answer) in _plain(said.text)
+            return contains(said.text, prompt.answer)
 
         return list(await asyncio.gather(*map(one, self._plan.questions)))
 
@@ -186,6 +205,11 @@ class _Proof:
             key=server.address.key,
             command=self._plan.command,
         )
+
+
+def contains(text: str, answer: str) -> bool:
+    """Says whether a text has an answer in it, as a word or a number of its own."""
+    return bool(re.search(rf"(?<![\w.]){re.escape(_plain(answer))}(?!\w|\.\d)", _plain(text)))
 
 
 def _plain(text: str) -> str:

@@ -20,7 +20,7 @@ from trtspec.measure.selftest.rules import RULES
 from trtspec.measure.selftest.trial import LAYOUT, WAIT_S, Differs, Outcome, Question, Rule, Trial
 from trtspec.serving.errors import EngineFailure
 from trtspec.serving.executors.bls_executor import Arrays, BlsExecutor, Outputs
-from trtspec.serving.executors.limits import read_limits
+from trtspec.serving.executors.validation import read_limits
 from trtspec.serving.tokenizer import Tokenizer
 
 _MODEL = "tensorrt_llm"

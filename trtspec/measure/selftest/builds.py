@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from trtspec.base.atomic import write_atomically
+from trtspec.base.files import write_atomically
 from trtspec.base.own_prompts import OWN
 from trtspec.models.heads.head import layer_shapes, read_layer
 from trtspec.models.heads.medusa import WEIGHTS, vllm_keys

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import trtspec.serving
-from trtspec.backends.recipes import load
-from trtspec.base.atomic import copy_tree, remove, write_atomically
+from trtspec.backends.table import load
 from trtspec.base.causes import find_cause
 from trtspec.base.errors import StepError, TrtspecError, UnavailableError
+from trtspec.base.files import copy_tree, remove, write_atomically
 from trtspec.base.findings import Severity
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
@@ -28,7 +28,7 @@ from trtspec.measure.selftest.bls import try_model
 from trtspec.measure.selftest.builds import LOW_LATENCY, PROMPTS, QUICK, TrialBuild, TrialPairs
 from trtspec.measure.selftest.engines import Reference, TrialJob
 from trtspec.measure.selftest.trial import DRAFTS, LAYOUT, WORK, Differs, Outcome, Question, Ruling
-from trtspec.measure.verify.opening import ServerAddress, check_build, on_servers
+from trtspec.measure.verify.opening import ServerAddress, check_build, on_server
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary, asked, built_in
 from trtspec.measure.verify.sides import VerificationSettings
 from trtspec.measure.verify.tolerance import FLOORS
@@ -282,7 +282,7 @@ class SelfTest:
 
         async def ask() -> Outcome:
             with self.watch(f"{build.name}: verify", None):
-                async with on_servers(ServerAddress(url, model), None, vocabulary) as sides:
+                async with on_server(ServerAddress(url, model), vocabulary) as sides:
                     found = await verify(sides, vocabulary, prompts, settings, lambda _: None)
             write_atomically(self.folder / f"{build.name}.verify.json", json.dumps(found.as_dict(), indent=1))
             texts = f"{sum(way.texts for way in found.comparisons)} texts and {settings.draws} draws a prompt"

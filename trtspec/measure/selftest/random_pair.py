@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from trtspec.base.atomic import write_atomically
 from trtspec.base.digest import digest_of
+from trtspec.base.files import write_atomically
 from trtspec.checkpoint.calibration import FILE, Amax, CalibratedRanges, write_calibration
 
 HIDDEN, INTERMEDIATE, LAYERS = 1024, 2048, 2

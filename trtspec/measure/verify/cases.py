@@ -1,7 +1,8 @@
 """Asks for what has broken servers that draft, a case for each kind of fault.
 
 A case asks the plain side, and then the side that drafts, so that two servers can take turns. It judges both
-afterwards. Where a server has not the feature, the case is skipped, which is no pass.
+afterwards. Where the plain side has not the feature, the case is skipped, which is no pass. Where only the
+side that drafts refuses it, the case is open.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Any
 
-from trtspec.base.errors import TrtspecError, UnavailableError
+from trtspec.base.errors import ServerError, TrtspecError, UnavailableError
 from trtspec.client.endpoint import AskError
-from trtspec.measure.verify.greedy import GreedyCheck
+from trtspec.measure.verify.greedy import CountAnswers, GreedyCheck
 from trtspec.measure.verify.prompts import VerifyPrompt, Vocabulary
-from trtspec.measure.verify.result import CaseResult
+from trtspec.measure.verify.result import CaseResult, CaseState
 from trtspec.measure.verify.sides import (
     END,
+    PROBED,
     ChatAnswer,
     ChatSide,
     Side,
@@ -59,6 +61,10 @@ _QUESTION = [{"role": "user", "content": "Choose one of red, green and blue. Is 
 
 class MissingFeature(Exception):
     """A side has not what a case asks for; the argument says why."""
+
+
+class SideNotAsked(MissingFeature):
+    """A side was too busy for a case, or had ended before it: the case says nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +131,8 @@ Judge = Callable[[Any, Any, CaseJudge], Awaitable[Iterable[str]]]
 
 
 async def _same(old: Answers, new: Answers, judge: CaseJudge) -> Iterable[str]:
-    known = dict(zip([prompt.name for prompt in old[0]], old[1], strict=True))
-    return await judge.same(new[0], [known[prompt.name] for prompt in new[0]], new[1])
+    known = dict(zip(*old, strict=True))
+    return await judge.same(new[0], [known[prompt] for prompt in new[0]], new[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +182,13 @@ async def _long(asking: CaseAsking) -> Answers:
     # Half of the context, and all of it, up to the last token that fits.
     texts = [tuple(islice(cycle(ids), size - TOKENS)) for size in (most // 2, most)]
     prompts = [VerifyPrompt(f"{len(ids)} tokens", "", ids) for ids in texts]
-    return prompts, [await asking.ask(prompt.token_ids) for prompt in prompts]
+    try:
+        return prompts, [await asking.ask(prompt.token_ids) for prompt in prompts]
+    except TrtspecError as error:
+        if asking.is_reference or (asking.side.longest or 0) < most or not (words := refusal(error)):
+            raise
+        problem = f"reports {asking.side.longest} tokens, but refuses a text that fits: {words}"
+        raise ServerError(asking.side.name, problem) from None
 
 
 async def _log_probs(asking: CaseAsking) -> Answers:
@@ -317,14 +329,19 @@ async def _tools(asking: CaseAsking) -> ChatAnswer:
     said = await asking.chat(tools=[_TOOL], tool_choice="required")
     if asking.is_reference and not said.calls:
         raise MissingFeature("calls no tool where one is required")
+    if asking.is_reference and _wrong(said):
+        raise MissingFeature("calls a tool with other arguments than it takes")
     return said
+
+
+def _wrong(said: ChatAnswer) -> list[tuple[str, str]]:
+    return [call for call in said.calls if call[0] != "paint" or not _is_whole(call[1])]
 
 
 async def _judge_tools(old: ChatAnswer, new: ChatAnswer, judge: CaseJudge) -> Iterable[str]:
     if not new.calls:
         return [f"no tool is called, in place of {old.calls[0][0]}: {new.text[:60]!r}"]
-    wrong = [call for call in new.calls if call[0] != "paint" or not _is_whole(call[1])]
-    return [f"a call of {name!r} with {arguments[:60]!r}" for name, arguments in wrong]
+    return [f"a call of {name!r} with {arguments[:60]!r}" for name, arguments in _wrong(new)]
 
 
 async def _reasoning(asking: CaseAsking) -> ChatAnswer:
@@ -333,6 +350,8 @@ async def _reasoning(asking: CaseAsking) -> ChatAnswer:
         raise MissingFeature("does not reason before an answer with a grammar")
     if asking.is_reference and not _is_whole(said.text):
         raise MissingFeature("gives no JSON after its reasoning")
+    if said.is_cut:
+        raise MissingFeature(f"does not end its reasoning within {_CHAT_TOKENS} tokens")
     return said
 
 
@@ -366,6 +385,20 @@ def refusal(error: TrtspecError) -> str | None:
     return error.problem if is_refused or (isinstance(cause, AskError) and cause.kind == "rejected") else None
 
 
+def _is_busy(error: TrtspecError) -> bool:
+    """Says whether a server took no request since it had too many."""
+    return isinstance(error.__cause__, AskError) and error.__cause__.kind == "refused"
+
+
+async def _has_ended(side: Side) -> bool:
+    """Says whether a side answers nothing any more."""
+    try:
+        await side.ask(VerifyRequest(PROBED, 1))
+    except TrtspecError as error:
+        return not _is_busy(error)
+    return False
+
+
 class Suite:
     """Runs cases: asks the plain side, then the side that drafts, and judges at the end."""
 
@@ -375,9 +408,10 @@ class Suite:
         vocabulary: Vocabulary,
         prompts: Sequence[VerifyPrompt],
         settings: VerificationSettings,
+        advance: CountAnswers,
     ) -> None:
         self._sides, self._vocabulary, self._prompts = sides, vocabulary, prompts
-        self._settings = settings
+        self._settings, self._advance = settings, advance
         self._cases = [case for case in CASES if case.name in settings.cases]
         self._longest: int | None = None
         self._old: Mapping[str, Any] = {}
@@ -402,27 +436,45 @@ class Suite:
         """Returns the answers of each case; an error in their place."""
         of = self._settings.concurrency
         asking = CaseAsking(side, length, self._prompts, self._vocabulary, of, is_reference, self._longest)
-        found: dict[str, Any] = {}
+        found, ended_in = dict[str, Any](), ""
         for case in self._cases:
             try:
+                if ended_in:
+                    raise SideNotAsked(f"does not answer any more since the case {ended_in}")
                 found[case.name] = await case.ask(asking)
-            except (MissingFeature, TrtspecError) as error:
-                found[case.name] = error
+            except MissingFeature as missing:
+                found[case.name] = missing
+            except TrtspecError as error:
+                is_busy = _is_busy(error)
+                found[case.name] = SideNotAsked(error.problem) if is_busy else error
+                has_failed = isinstance(error, ServerError) and not (is_busy or refusal(error))
+                if has_failed and await _has_ended(side):
+                    ended_in = case.name
+            self._advance(1)
         return found
 
     async def _judged(self, case: FaultCase, judge: CaseJudge) -> CaseResult:
         old, new = self._old[case.name], self._new[case.name]
-        for said in (old, new):
-            missing = said if isinstance(said, MissingFeature) else None
-            if isinstance(said, TrtspecError) and ((words := refusal(said)) or said is old):
-                missing = MissingFeature(words or said.problem)
-            if missing:
-                where = self._sides.plain if said is old else self._sides.speculative
-                return CaseResult(case.name, case.finds, "skipped", f"{where.name}: {missing}")
+        plain, speculative = self._sides.plain.name, self._sides.speculative.name
+
+        def result(state: CaseState, found: str = "") -> CaseResult:
+            return CaseResult(case.name, case.finds, state, found)
+
+        if isinstance(old, (MissingFeature, TrtspecError)):
+            return result("skipped", f"{plain}: {_words(old)}")
+        if isinstance(new, SideNotAsked):
+            return result("skipped", f"{speculative}: {new}")
+        if isinstance(new, MissingFeature) or (isinstance(new, TrtspecError) and refusal(new)):
+            return result("open", f"{speculative}: {_words(new)}, where plain decoding answers")
         if isinstance(new, TrtspecError):
-            return CaseResult(case.name, case.finds, "fault", new.problem)
-        faults = list(await case.judge(old, new, judge))
-        if not faults:
-            return CaseResult(case.name, case.finds, "ok")
+            return result("fault", new.problem)
+        try:
+            faults = list(await case.judge(old, new, judge))
+        except TrtspecError as error:
+            return result("open", f"cannot be judged: {error}")
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        return CaseResult(case.name, case.finds, "fault", faults[0] + more)
+        return result("fault", faults[0] + more) if faults else result("ok")
+
+
+def _words(error: MissingFeature | TrtspecError) -> str:
+    return error.problem if isinstance(error, TrtspecError) else str(error)

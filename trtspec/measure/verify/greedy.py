@@ -78,9 +78,8 @@ class GreedyCheck:
         pairs = zip(settings.ways, drafted, strict=True)
         compared = [await self.compare(alone, answers, way, bound) for way, answers in pairs]
         names = sides.plain.name, sides.speculative.name
-        return VerifyResult(
-            *names, bound, noise, tuple(compared), self._misread(again), subject=settings.subject
-        )
+        misread = self._misread(again) or self._misread(drafted[0])
+        return VerifyResult(*names, bound, noise, tuple(compared), misread, subject=settings.subject)
 
     async def _ask(self, side: Side, way: Way, in_ids: bool = False) -> list[VerifyAnswer]:
         """Returns the answers to all prompts, in their order."""

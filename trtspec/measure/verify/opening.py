@@ -1,42 +1,34 @@
-"""Opens both sides of a verification: engines in this process, a server, two, or two that run alternately.
+"""Opens the sides of a verification: engines in this process, or a server.
 
-Servers are asked for tokens: trtspec's model behind Triton's HTTP port, or a model behind OpenAI's API. Of a
-build that another engine's server serves, one server fills the GPU, so only the one that is asked runs.
+Servers are asked for tokens: trtspec's model behind Triton's HTTP port, or a model behind OpenAI's API.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 from yarl import URL
 
-from trtspec.backends.launch import ServerLaunch
 from trtspec.base.errors import EngineError, ServerError, UnavailableError
-from trtspec.base.progress import no_progress
 from trtspec.base.roles import Role
 from trtspec.client.endpoint import AskError, DraftCounts
 from trtspec.client.finding import FoundServer, find, shown
 from trtspec.client.http import Streams, problem_of
 from trtspec.client.openai import COUNTING, SGLANG, TRTSPEC, counts_of
 from trtspec.deployment.build import DeployedBuild, find_build
-from trtspec.deployment.deploy import place_of
-from trtspec.deployment.options import for_measurement
-from trtspec.deployment.place import ServingPlace
 from trtspec.measure.verify.prompts import Vocabulary
 from trtspec.measure.verify.sides import (
     END,
     PROBED,
     ChatAnswer,
-    ChatSide,
     Row,
     Side,
     Sides,
@@ -80,11 +72,20 @@ class _ServerSide:
         try:
             async with aclosing(self._streams.post(address, body, perf_counter())) as events:
                 async for said, _ in events:
-                    if "error" in said:
+                    if said.get("error") is not None:
                         raise ServerError(self.name, problem_of(str(said["error"])))
                     yield said
         except AskError as error:
             raise ServerError(self.name, error.problem) from error
+
+    @contextmanager
+    def _understood(self) -> Iterator[None]:
+        """Turns what reading an event of another form raises into a `ServerError`."""
+        try:
+            yield
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            problem = f"an event is none of this API: {type(error).__name__}: {error}"
+            raise ServerError(self.name, problem) from error
 
     async def close(self) -> None:
         await self._streams.close()
@@ -121,14 +122,15 @@ class TritonSide(_ServerSide):
         tokens: list[int] = []
         rows: list[Row] = []
         text, last = "", dict[str, Any]()
-        address = self._model / "generate_stream"
-        async with aclosing(self._events(address, self._body(question))) as events:
-            async for said in events:
-                text += said.get("text_output", "")
-                new = _many(said.get("output_ids"))
-                tokens += new
-                rows += _rows(said, len(new))
-                last = said
+        asked = self._events(self._model / "generate_stream", self._body(question))
+        with self._understood():
+            async with aclosing(asked) as events:
+                async for said in events:
+                    text += said.get("text_output", "")
+                    new = _many(said.get("output_ids"))
+                    tokens += new
+                    rows += _rows(said, len(new))
+                    last = said
         if "finish_reason" not in last:
             raise ServerError(self.name, "the stream ended before the answer")
         return VerifyAnswer(
@@ -191,14 +193,16 @@ class OpenAiSide(_ServerSide):
         self._model, self._url, self._end_ids = model, URL(url), end_ids
 
     async def probe(self) -> None:
-        """Raises `UnavailableError` if the server does not report its tokens."""
-        question = VerifyRequest(PROBED, 1, ignores_end=True)
+        """Finds out whether the server reports log-probabilities; raises `UnavailableError` if it reports no
+        tokens."""
         try:
-            await self.ask(question)
-        except (ServerError, ValueError) as error:
+            answer = await self.ask(VerifyRequest(PROBED, 1, top_log_probs=1, ignores_end=True))
+        except ServerError as error:
             problem = f"does not report its tokens, so answers cannot be compared: {error}"
             repair = "for a trtspec deployment, name Triton's HTTP port instead"
             raise UnavailableError(self.name, problem, repair) from error
+        if not answer.rows:
+            self.top_log_probs = 0
 
     async def ask(self, question: VerifyRequest) -> VerifyAnswer:
         if question.num_draft_tokens and not self._is_ours:
@@ -208,18 +212,20 @@ class OpenAiSide(_ServerSide):
         rows: list[Row] = []
         text, reason, usage = "", "", dict[str, Any]()
         counts = DraftCounts(0, 0, 0, ()) if self._is_ours else None
-        async with aclosing(self._events(self._url / "completions", self._body(question))) as events:
-            async for said in events:
-                for choice in said.get("choices") or ():
-                    text += choice.get("text") or ""
-                    tokens += choice.get("token_ids") or ()
-                    reason = choice.get("finish_reason") or reason
-                    if said_of := choice.get("logprobs"):
-                        tokens += map(_token_id, said_of["tokens"])
-                        for row in said_of.get("top_logprobs") or ():
-                            rows.append({_token_id(name): value for name, value in row.items()})
-                usage = said.get("usage") or usage
-                counts = counts_of(said) or counts
+        asked = self._events(self._url / "completions", self._body(question))
+        with self._understood():
+            async with aclosing(asked) as events:
+                async for said in events:
+                    for choice in said.get("choices") or ():
+                        text += choice.get("text") or ""
+                        tokens += choice.get("token_ids") or ()
+                        reason = choice.get("finish_reason") or reason
+                        if said_of := choice.get("logprobs"):
+                            tokens += map(_token_id, said_of["tokens"])
+                            for row in said_of.get("top_logprobs") or ():
+                                rows.append({_token_id(name): value for name, value in row.items()})
+                    usage = said.get("usage") or usage
+                    counts = counts_of(said) or counts
         if not reason:
             raise ServerError(self.name, "the stream ended without a finish_reason")
         if not tokens and text:
@@ -240,18 +246,22 @@ class OpenAiSide(_ServerSide):
         own = {"num_draft_tokens": num_draft_tokens} if self._is_ours and num_draft_tokens is not None else {}
         text, reasoning, calls = "", "", dict[int, list[str]]()
         asked = {"model": self._model, "temperature": 0.0, "stream": True, **own, **body}
-        async with aclosing(self._events(self._url / "chat/completions", asked)) as events:
-            async for said in events:
-                for choice in said.get("choices") or ():
-                    delta = choice.get("delta") or {}
-                    text += delta.get("content") or ""
-                    reasoning += delta.get("reasoning_content") or delta.get("reasoning") or ""
-                    for call in delta.get("tool_calls") or ():
-                        known = calls.setdefault(call.get("index") or 0, ["", ""])
-                        function = call.get("function") or {}
-                        known[0] += function.get("name") or ""
-                        known[1] += function.get("arguments") or ""
-        return ChatAnswer(text, reasoning, tuple((name, arguments) for name, arguments in calls.values()))
+        reason = ""
+        with self._understood():
+            async with aclosing(self._events(self._url / "chat/completions", asked)) as events:
+                async for said in events:
+                    for choice in said.get("choices") or ():
+                        delta = choice.get("delta") or {}
+                        reason = choice.get("finish_reason") or reason
+                        text += delta.get("content") or ""
+                        reasoning += delta.get("reasoning_content") or delta.get("reasoning") or ""
+                        for call in delta.get("tool_calls") or ():
+                            known = calls.setdefault(call.get("index") or 0, ["", ""])
+                            function = call.get("function") or {}
+                            known[0] += function.get("name") or ""
+                            known[1] += function.get("arguments") or ""
+        made = tuple((name, arguments) for name, arguments in calls.values())
+        return ChatAnswer(text, reasoning, made, is_cut=reason == "length")
 
     def _body(self, question: VerifyRequest) -> dict[str, Any]:
         sampling, top = question.sampling, min(max(question.top_log_probs, 1), _MOST_TOP)
@@ -282,140 +292,6 @@ def _token_id(name: str) -> int:
     if not name.startswith(_NAME):
         raise ValueError(f"a token is named {name!r}, and not by its id")
     return int(name.removeprefix(_NAME))
-
-
-_LOOK_S = 0.1
-
-
-class ServerTurns:
-    """Runs one server at a time. The two sides must not be asked at once."""
-
-    def __init__(self, end_ids: Collection[int], say: Callable[[str], None]) -> None:
-        self._end_ids, self._say = end_ids, say
-        self._lock, self._running = asyncio.Lock(), AsyncExitStack()
-        self._turn: ServedSide | None = None
-        self._reached: Side | None = None
-        self.top_log_probs = 0
-        self.longest: int | None = None
-
-    async def reach(self, side: ServedSide) -> Side:
-        """Returns a side's server, after starting it if necessary; raises `ServerError`."""
-        async with self._lock:
-            if self._turn is not side or self._reached is None:
-                await self.end()
-                self._turn, self._reached = side, await self._start(side)
-            return self._reached
-
-    async def end(self) -> None:
-        """Ends the server that runs, if one does."""
-        self._reached = None
-        await self._running.aclose()
-
-    async def _start(self, side: ServedSide) -> Side:
-        await begin(side.start, self._running, self._say)
-        reached, _ = await deployed(side.start.address, self._end_ids)
-        self._running.push_async_callback(reached.close)
-        self.top_log_probs, self.longest = reached.top_log_probs, reached.longest
-        side.software = reached.software
-        return reached
-
-
-async def begin(start: ServerStart, running: AsyncExitStack, say: Callable[[str], None]) -> None:
-    """Starts a server and waits until it is ready; `running` stops it. Raises as its `serve` does."""
-    say(f"starting {start.name} (log: {start.log})")
-    server = running.enter_context(start.serve())()
-    running.callback(server.stop)
-    while not server.is_ready():
-        await asyncio.sleep(_LOOK_S)
-
-
-class StartedServer(Protocol):
-    """A server that was started."""
-
-    def is_ready(self) -> bool:
-        """Says whether it answers; raises `TrtspecError` if it has ended."""
-
-    def stop(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ServerStart:
-    """A server that is started here, and stopped at the end of its context."""
-
-    name: str
-    address: ServerAddress
-    log: Path
-    serve: Callable[[], AbstractContextManager[Callable[[], StartedServer]]]
-
-
-def start_of(place: ServingPlace, *, prefers_openai: bool = False) -> ServerStart:
-    """Returns the start of a build's server."""
-    deployment = place.deployment
-    drafts = "without drafts" if deployment.is_plain else "with drafts"
-    url = (deployment.api_url if prefers_openai else None) or deployment.url
-
-    @contextmanager
-    def serve() -> Iterator[Callable[[], StartedServer]]:
-        place.prepare(no_progress)
-        with place.serve() as start:
-            yield start
-
-    name = f"{deployment.software} {drafts}, {deployment.build}"
-    return ServerStart(name, ServerAddress(url, deployment.model_name), deployment.log, serve)
-
-
-class ServedSide:
-    """A side whose server starts at a request, after the other's server has been stopped."""
-
-    def __init__(self, start: ServerStart, turns: ServerTurns) -> None:
-        self.start, self._turns, self.name = start, turns, start.name
-        self.software: str | None = None
-
-    @property
-    def top_log_probs(self) -> int:
-        return self._turns.top_log_probs
-
-    @property
-    def longest(self) -> int | None:
-        return self._turns.longest
-
-    async def ask(self, question: VerifyRequest) -> VerifyAnswer:
-        return await (await self._turns.reach(self)).ask(question)
-
-    async def chat(self, body: Mapping[str, Any], num_draft_tokens: int | None) -> ChatAnswer:
-        reached = await self._turns.reach(self)
-        if not isinstance(reached, ChatSide):
-            raise UnavailableError(self.name, "has no chats of OpenAI's API")
-        return await reached.chat(body, num_draft_tokens)
-
-    async def close(self) -> None:
-        await self._turns.end()
-
-
-@asynccontextmanager
-async def in_turns(
-    build: DeployedBuild, python: Path | None, end_ids: Collection[int], say: Callable[[str], None]
-) -> AsyncIterator[Sides]:
-    """Yields both sides of a build; the one without drafts has been started.
-
-    `say` reports each start. Raises `UnavailableError` if this machine has no such server, and `ServerError`
-    if one does not become ready.
-    """
-    if build.is_for_triton:
-        problem = "is for Triton's vLLM backend, which does not report the token ids of its answers"
-        raise UnavailableError(build.folder, problem, "remove serving.layout, and build it again to verify")
-    turns = ServerTurns(end_ids, say)
-    with (
-        for_measurement(build, python=python, plain=True) as without,
-        for_measurement(build, python=python) as drafting,
-    ):
-        starts = (start_of(place_of(build, asked)) for asked in (without, drafting))
-        plain, speculative = (ServedSide(start, turns) for start in starts)
-        try:
-            await turns.reach(plain)
-            yield Sides(plain, speculative, plain_k=None)
-        finally:
-            await turns.end()
 
 
 _TIMEOUT_S = 300.0
@@ -518,29 +394,16 @@ async def in_this_process(build: Path, model_name: str) -> AsyncIterator[Sides]:
 
 
 @asynccontextmanager
-async def on_servers(
-    server: ServerAddress, baseline: ServerAddress | None, vocabulary: Vocabulary
-) -> AsyncIterator[Sides]:
-    """Yields a server, and with it one without drafts if it cannot decode plainly on request.
-
-    Raises `UnavailableError` if no server answers, or if none can decode plainly.
-    """
-    async with AsyncExitStack() as stack:
-
-        async def reach(address: ServerAddress) -> tuple[Side, bool]:
-            side, decodes_plainly = await deployed(address, vocabulary.end_ids)
-            stack.push_async_callback(side.close)
-            return side, decodes_plainly
-
-        speculative, decodes_plainly = await reach(server)
-        if baseline is not None:
-            plain, is_told = await reach(baseline)
-            yield Sides(plain, speculative, 0 if is_told else None)
-        elif decodes_plainly:
-            yield Sides(speculative, speculative)
-        else:
-            repair = "name a server of the same model without drafts: --baseline URL"
-            raise UnavailableError(speculative.name, "cannot decode plainly on request", repair)
+async def on_server(server: ServerAddress, vocabulary: Vocabulary) -> AsyncIterator[Sides]:
+    """Yields a server that decodes plainly on request; raises `UnavailableError` for another one."""
+    side, decodes_plainly = await deployed(server, vocabulary.end_ids)
+    try:
+        if not decodes_plainly:
+            repair = "name two servers, the first without drafts: trtspec prove OLD NEW"
+            raise UnavailableError(side.name, "cannot decode plainly on request", repair)
+        yield Sides(side, side)
+    finally:
+        await side.close()
 
 
 async def deployed(server: ServerAddress, end_ids: Collection[int]) -> tuple[Side, bool]:
@@ -581,8 +444,6 @@ class BuiltTarget:
     itself drafts.
     """
     build: DeployedBuild
-    launch: ServerLaunch | None = None
-    """The start of another vendor's server; None for a build with engines."""
     has_engine_draft: bool = False
     """True if the engine itself drafts."""
 
@@ -597,7 +458,7 @@ def built_target(recipe: Path, output: str | None) -> BuiltTarget:
         options = dict(zip(launch.arguments, launch.arguments[1:], strict=False))
         dtype = options.get("--dtype", "bfloat16")
         numbers = "fp8" if target.quantization.weights == "fp8" else dtype
-        return BuiltTarget(launch.served_model_name, model, revision, dtype, numbers, None, build, launch)
+        return BuiltTarget(launch.served_model_name, model, revision, dtype, numbers, None, build)
     engine = read_engine(build.folder / "target/engine")
     return BuiltTarget(
         loaded.recipe.serving.triton_name,

@@ -9,6 +9,7 @@ from trtspec.measure.verify.sides import Subject
 from trtspec.measure.verify.tolerance import Tolerance
 
 Kind = Literal["near tie", "fault"]
+CaseState = Literal["ok", "fault", "skipped", "open"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +138,10 @@ class CaseResult:
     name: str
     finds: str
     """The kind of fault that it finds."""
-    state: Literal["ok", "fault", "skipped"]
+    state: CaseState
+    """A case is skipped if the plain side has not its feature, and open if only the other side refuses it."""
     found: str = ""
-    """The fault, or the reason why it was skipped."""
+    """The fault, or the reason why it was skipped or is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +168,12 @@ class VerifyResult:
     def reasons(self) -> list[str]:
         """The reasons why the deployment is not lossless, or why nothing was proved; empty if it is
         lossless."""
+        return [*self.doubts, *self.faults]
+
+    @property
+    def faults(self) -> list[str]:
+        """The faults of drafts, or of the new server."""
         found, is_of_drafts = [], self.subject == "drafts"
-        if self.prompts:
-            found.append(
-                f"the server tokenizes {len(self.prompts)} of the prompts differently from the tokenizer"
-            )
-        if self.noise.faults or self.tolerance.is_hopeless:
-            who = "plain decoding" if is_of_drafts else "the old server"
-            found.append(f"{who} contradicts itself by more than rounding")
         if faults := sum(len(each.faults) for each in self.comparisons):
             who = "speculation changed the answer" if is_of_drafts else "the new server answers otherwise"
             found.append(f"{who} in {faults} place{'s' * (faults > 1)}")
@@ -182,6 +182,22 @@ class VerifyResult:
             found.append(f"sampled text has another distribution {where}")
         if failed := [each.name for each in self.cases if each.state == "fault"]:
             found.append(f"{len(failed)} of {len(self.cases)} cases failed: {', '.join(failed)}")
+        return found
+
+    @property
+    def doubts(self) -> list[str]:
+        """The reasons why the rest proves nothing."""
+        found, is_of_drafts = [], self.subject == "drafts"
+        if self.prompts:
+            found.append(
+                f"the server tokenizes {len(self.prompts)} of the prompts differently from the tokenizer"
+            )
+        if self.noise.faults or self.tolerance.is_hopeless:
+            who = "plain decoding" if is_of_drafts else "the old server"
+            found.append(f"{who} contradicts itself by more than rounding")
+        if left := [each.name for each in self.cases if each.state == "open"]:
+            who = "drafts" if is_of_drafts else "the new server"
+            found.append(f"{len(left)} of {len(self.cases)} cases are open for {who}: {', '.join(left)}")
         if not is_of_drafts:
             return found
         if lengths := dict.fromkeys(each.num_draft_tokens for each in self._silent):

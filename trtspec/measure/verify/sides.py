@@ -123,6 +123,8 @@ class ChatAnswer:
     reasoning: str = ""
     calls: tuple[tuple[str, str], ...] = ()
     """The name of each called tool, and its arguments."""
+    is_cut: bool = False
+    """True if it ended at the most tokens that were allowed."""
 
 
 @runtime_checkable

@@ -141,6 +141,8 @@ async def margins(
     if not target.top_log_probs:
         return await _by_bias(target, one, tokens, end_ids, tolerance)
     answer = await target.ask(replace(one, top_log_probs=min(target.top_log_probs, WIDEST)))
+    if not answer.rows:
+        return await _by_bias(target, one, tokens, end_ids, tolerance)
     row = answer.rows[0]
     likeliest, least = max(row, key=row.__getitem__), min(row.values())
     top, behind, is_at_least = row[likeliest], {}, False

@@ -17,9 +17,12 @@ EVERY_UP_TO = 8
 
 
 def num_requests(settings: VerificationSettings, prompts: int) -> int:
-    """Returns how many requests the verification makes, without those for margins."""
+    """Returns how many requests the verification makes, without those for margins.
+
+    A case counts as one for each side.
+    """
     sampled = prompts * PILOT + 2 * min(prompts, PROMPTS) * settings.draws
-    return prompts * (len(settings.ways) + 2) + (sampled if settings.draws else 0)
+    return prompts * (len(settings.ways) + 2) + 2 * len(settings.cases) + (sampled if settings.draws else 0)
 
 
 def usual_lengths(longest: int | None) -> tuple[int | None, ...]:
@@ -45,12 +48,14 @@ async def verify(
     """
     check = GreedyCheck(sides, vocabulary, prompts, settings, advance)
     draws = SamplingCheck(sides, vocabulary, prompts, settings, advance) if settings.draws else None
-    cases = Suite(sides, vocabulary, prompts, settings)
+    cases = Suite(sides, vocabulary, prompts, settings, advance)
     plain = await check.plain()
     alone = await draws.alone() if draws else []
     await cases.ask_plain()
     drafted = await check.drafted()
     sampling = await draws.drafted(alone) if draws else None
+    # A case may end a server, which is asked for the margins if it is both sides.
+    greedy = await check.judge(plain, drafted) if sides.plain is sides.speculative else None
     await cases.ask_drafted()
-    greedy = await check.judge(plain, drafted)
+    greedy = greedy or await check.judge(plain, drafted)
     return replace(greedy, sampling=sampling, cases=await cases.judged(greedy.tolerance), command=command)

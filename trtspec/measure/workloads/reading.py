@@ -24,8 +24,7 @@ from typing import Any
 
 from trtspec.base.errors import DatasetError
 from trtspec.base.extras import require
-from trtspec.measure.workloads.synthetic import NAME, read_shape, synthetic
-from trtspec.measure.workloads.workload import Prompt, Workload
+from trtspec.measure.workloads.workload import NAME, Prompt, Workload, read_shape, synthetic
 
 Count = Callable[[str], int]
 """Returns the number of tokens of a text."""

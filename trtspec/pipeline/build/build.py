@@ -25,12 +25,10 @@ from trtspec.pipeline.run.runner import fetch_weights, only_build, run
 from trtspec.pipeline.run.step import Step
 from trtspec.pipeline.steps import build as build_step
 from trtspec.pipeline.steps import copy_tokenizer, write_repository
-from trtspec.pipeline.steps.pull import engine_platform, unbuilt
 from trtspec.pipeline.steps.steps import MANIFEST, Stage, up_to
 from trtspec.pipeline.store import transfer
-from trtspec.pipeline.store.entry import Content, Entry, Platform
 from trtspec.pipeline.store.lease import StoreLease, leased
-from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.store import Content, Entry, Platform, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +124,16 @@ def _leased(
     afterwards, to pull that. Leases are taken in the order of their keys, so that no two builders wait for
     each other. `warn` is called at the end if another builder took over. Raises StoreError.
     """
-    resolved, tensorrt = made.resolved, made.facts.host.versions.get("tensorrt")
+    tensorrt = made.facts.host.versions.get("tensorrt")
     engines = {
         (platform.folder, key): (role, platform)
-        for role, platform, key in unbuilt(resolved, made.keys(), made.pending(), tensorrt)
+        for role, platform, key in made.unbuilt(made.pending(), tensorrt)
     }
     with ExitStack() as held:
         leases = dict[Role, StoreLease]()
         for (_, key), (role, platform) in sorted(engines.items()):
             if lease := held.enter_context(
-                leased(store, platform, key, f"{role} of {resolved.loaded.recipe.name}", watch)
+                leased(store, platform, key, f"{role} of {made.resolved.loaded.recipe.name}", watch)
             ):
                 leases[role] = lease
         yield _told(watch, list(leases.values()))
@@ -176,7 +174,7 @@ def _push_held(store: Store, made: BuildPlan, watch: Progress, only: Role | None
     resolved, folder, keys = made.resolved, made.output, made.keys()
     roles = (only,) if only else tuple(resolved.engines)
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    platforms = {role: engine_platform(resolved, role, manifest["tools"].get("tensorrt")) for role in roles}
+    platforms = {role: made.platform(role, manifest["tools"].get("tensorrt")) for role in roles}
     things: list[tuple[Content, Platform, str, Path, tuple[str, ...]]] = [
         (role.value, platforms[role], keys[role], folder / build_step.engine(role), (".",)) for role in roles
     ]

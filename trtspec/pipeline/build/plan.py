@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from trtspec.backends.recipes import load
-from trtspec.backends.table import runner_of, runners_of
+from trtspec.backends.table import load, runner_of, runners_of
+from trtspec.base.digest import digest_of
 from trtspec.base.errors import OptionError, UnavailableError
 from trtspec.base.findings import Finding
 from trtspec.base.progress import Progress, no_progress
@@ -31,11 +31,11 @@ from trtspec.pipeline.plan.obstacles import disk_obstacle
 from trtspec.pipeline.plan.resolved import Chooser, Resolved, asked_backend, build_folder, choose_output
 from trtspec.pipeline.run.records import FOLDER, FileDigests, has_records, pending, unread_digest, unrecorded
 from trtspec.pipeline.run.runner import check_ours, named, prepare
-from trtspec.pipeline.run.step import Step
-from trtspec.pipeline.steps import build, check_pair, convert
-from trtspec.pipeline.steps.pull import StoredEngine, keys_of, unbuilt
+from trtspec.pipeline.run.step import Step, name_of
+from trtspec.pipeline.steps import build, check_pair, convert, copy_tokenizer, write_repository
+from trtspec.pipeline.steps.pull import MAKERS, StoredEngine
 from trtspec.pipeline.steps.steps import Stage, all_steps, up_to
-from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.store import Platform, Store, platform_of
 from trtspec.recipe import gpus
 from trtspec.recipe.loader import LoadedRecipe
 
@@ -100,8 +100,39 @@ class BuildPlan:
         return self.digests.of_step(step) if self.is_complete else unread_digest(step)
 
     def keys(self) -> dict[Role | None, str]:
-        """Returns what stores know each engine by, and under None the build."""
-        return keys_of(self.resolved, self.own_steps, self.digests.of_steps(self.own_steps))
+        """Returns what stores know each engine by, and under None the build, however its engines are made."""
+        made = [step for step in self.own_steps if step.output]
+        of, served = (
+            self.digests.of_steps(made),
+            (*copy_tokenizer.outputs(self.resolved), write_repository.OUTPUT),
+        )
+        keys: dict[Role | None, str] = {
+            role: digest_of([of[step.name] for step in made if step.role is role and step.kind in MAKERS])
+            for role in self.resolved.engines
+        }
+        own = [of[step.name] for step in made if step.output in served]
+        return {**keys, None: digest_of([self.resolved.loaded.digest, own, list(keys.values())])}
+
+    def unbuilt(self, undone: Collection[str], tensorrt: str | None) -> list[tuple[Role, Platform, str]]:
+        """Returns the engines that would have to be built, with the platform and the key of each in a store.
+
+        `undone` names the steps that are not done. `tensorrt` is as for `platform`.
+        """
+        keys = self.keys()
+        return [
+            (role, self.platform(role, tensorrt), keys[role])
+            for role in self.resolved.engines
+            if name_of(build.KIND, role) in undone
+        ]
+
+    def platform(self, role: Role, tensorrt: str | None) -> Platform:
+        """Returns the platform of one engine; that of a build is its target's, which loads on fewer machines.
+
+        `tensorrt` is the version that builds, None for that of the release's image.
+        """
+        recipe = self.resolved.loaded.recipe
+        release = self.resolved.engines[role].runner.engine_release(recipe)
+        return platform_of(recipe.hardware.gpu, release, tensorrt)
 
     def check_key(self, role: Role | None, asked: str) -> None:
         """Raises UnavailableError if the plan would make another engine or build than the key names."""
@@ -219,7 +250,7 @@ def completed(made: BuildPlan, store: Store | None) -> BuildPlan:
     """
     undone = pending(made.own_steps, made.output, made.digests)
     tensorrt, found = made.facts.host.versions.get("tensorrt"), dict[Role, StoredEngine]()
-    engines = list(unbuilt(made.resolved, made.keys(), undone, tensorrt)) if store else []
+    engines = made.unbuilt(undone, tensorrt) if store else []
     # It may have waited for another builder since it read them.
     made.digests.check()
     for role, platform, key in engines:

@@ -17,8 +17,8 @@ from time import monotonic
 from typing import Any, Literal
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from trtspec.base.atomic import write_atomically
 from trtspec.base.explanation import explain
+from trtspec.base.files import write_atomically
 from trtspec.pipeline.build.plan import BuildPlan
 from trtspec.pipeline.run.records import read_records
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,9 +31,10 @@ class Health:
     start_s: float
     """The number of seconds at the start in which failures do not count."""
 
-    def words(self) -> list[str]:
-        often = ["--health-interval", "10s", "--health-timeout", "5s", "--health-retries", "3"]
-        return ["--health-cmd", self.command, *often, "--health-start-period", f"{self.start_s:.0f}s"]
+    @property
+    def often(self) -> dict[str, str]:
+        """The time between two runs, and what counts as a failure, by the names of the options."""
+        return {"interval": "10s", "timeout": "5s", "retries": "3", "start-period": f"{self.start_s:.0f}s"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,49 +63,57 @@ class Container:
 
     def run(self, engine: ContainerEngine, *how: str) -> tuple[str, ...]:
         """Returns the words of the line that runs it, the program first; `how` are further options."""
-        words: list[str] = [engine.program.name, "run", *how]
-        words += ["--init", "--pull", "never", "--name", self.name]
+        words = (word for option in self.options(engine) for word in option)
+        return (engine.program.name, "run", *how, *words, self.image, *self.command)
+
+    def options(self, engine: ContainerEngine) -> Iterator[tuple[str, ...]]:
+        """Yields the options of that line, each with its value, if it has one."""
+        yield ("--init",)
+        yield "--pull", "never"
+        yield "--name", self.name
         for key, value in self.labels.items():
-            words += ["--label", f"{key}={value}"]
-        words += self._devices(engine)
+            yield "--label", f"{key}={value}"
+        yield from self._devices(engine)
         # Triton needs no capabilities, nor do MPI and NCCL between processes of one user. Logs are bounded so
         # that they do not fill the disk.
-        words += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
+        yield "--cap-drop", "ALL"
+        yield "--security-opt", "no-new-privileges"
         if engine.labels:
             # NVIDIA's way too: a label that lets containers in would have to be written on every file of a
             # build that may be in a home, and the devices of GPUs have another all the same.
-            words += ["--security-opt", "label=disable"]
-        words += engine.program.dialect.log
+            yield "--security-opt", "label=disable"
+        log = engine.program.dialect.log
+        yield from zip(log[::2], log[1::2], strict=True)
         # NVIDIA starts its images of TensorRT-LLM with these limits.
-        words += ["--shm-size", SHARED_MEMORY]
+        yield "--shm-size", SHARED_MEMORY
         if engine.memlock is not None:
-            words += ["--ulimit", f"memlock={engine.memlock}"]
-        words += ["--ulimit", "stack=67108864"]
+            yield "--ulimit", f"memlock={engine.memlock}"
+        yield "--ulimit", "stack=67108864"
         if engine.may_remap:
-            words += ["--userns", "host"]
-        words += ["--user", engine.user]
+            yield "--userns", "host"
+        yield "--user", engine.user
         # The image need not know this user, and Python asks for the name and the home of whoever runs it.
         for key, value in {**self.environment, "HOME": "/tmp", "USER": "trtspec"}.items():  # noqa: S108
-            words += ["--env", f"{key}={value}"]
+            yield "--env", f"{key}={value}"
         for name in self.secrets:
-            words += ["--env", name]
+            yield "--env", name
         for mount in self.mounts:
             fields = ["type=bind", f"src={mount.folder}", f"dst={mount.folder}"]
-            words += ["--mount", _csv([*fields, "readonly"] if mount.read_only else fields)]
+            yield "--mount", _csv([*fields, "readonly"] if mount.read_only else fields)
         if self.health and engine.checks_health:
-            words += self.health.words()
+            yield "--health-cmd", self.health.command
+            yield from ((f"--health-{name}", value) for name, value in self.health.often.items())
         for address in self.publish:
-            words += ["--publish", address]
+            yield "--publish", address
         if self.entrypoint is not None:
-            words += ["--entrypoint", self.entrypoint]
-        return (*words, "--workdir", str(self.folder), self.image, *self.command)
+            yield "--entrypoint", self.entrypoint
+        yield "--workdir", str(self.folder)
 
-    def _devices(self, engine: ContainerEngine) -> list[str]:
-        if not self.gpus:
-            return []
-        if not engine.program.dialect.takes_cdi:
-            return ["--gpus", _csv([f"device={','.join(self.gpus)}"])]
-        return [word for gpu in self.gpus for word in ("--device", f"{KIND}={gpu}")]
+    def _devices(self, engine: ContainerEngine) -> Iterator[tuple[str, str]]:
+        if self.gpus and not engine.program.dialect.takes_cdi:
+            yield "--gpus", _csv([f"device={','.join(self.gpus)}"])
+        elif self.gpus:
+            yield from (("--device", f"{KIND}={gpu}") for gpu in self.gpus)
 
 
 def name_for(what: str, folder: Path) -> str:

@@ -76,6 +76,12 @@ def is_here(program: Program, image: str) -> bool:
     return program.run_if_there("image", "inspect", "--format", "{{.Id}}", image) is not None
 
 
+def pull_commands(image: str) -> list[tuple[str, ...]]:
+    """Returns the words that fetch an image: that of a release by its digest, and then its tag."""
+    exact = pinned(image) if platform.machine() == "x86_64" else image
+    return [("pull", exact), *([("tag", exact, image)] if exact != image else [])]
+
+
 def ensure_image(program: Program, image: str, watch: Progress) -> None:
     """Pulls an image that is not here; raises `UnavailableError` when that fails.
 
@@ -84,20 +90,20 @@ def ensure_image(program: Program, image: str, watch: Progress) -> None:
     """
     if is_here(program, image):
         return
-    exact = pinned(image) if platform.machine() == "x86_64" else image
+    pull, *tag = pull_commands(image)
     pulling, pulled = program.dialect.pulling, program.dialect.pulled
     layers: dict[str, bool] = {}
     with watch(f"pull {image}", None) as advance:
         try:
-            with program.lines("pull", exact) as said:
+            with program.lines(*pull) as said:
                 for line in said:
                     if layer := pulling.match(line):
                         is_there = pulled is not None and bool(pulled.search(line))
                         layers[layer[1]] = layers.get(layer[1], False) or is_there
                         begun = f"{len(layers)} layers"
                         advance(0, f"{sum(layers.values())} of {begun}" if pulled else begun)
-            if exact != image:
-                program.run("tag", exact, image)
+            for words in tag:
+                program.run(*words)
         except UnavailableError as error:
             if error.repair:
                 raise

@@ -15,7 +15,13 @@ from trtspec.base.errors import EngineError
 from trtspec.base.roles import Role
 from trtspec.pipeline.engine.manifest import Manifest
 from trtspec.recipe.releases import RELEASES, is_of
-from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, EAGLE, LOOKAHEAD, MEDUSA, TORCH_VERSION
+from trtspec.serving.executors.validation import (
+    DRAFT_TOKENS_EXTERNAL,
+    EAGLE,
+    LOOKAHEAD,
+    MEDUSA,
+    TORCH_VERSION,
+)
 
 NO_DRAFTS = 1  # `SpeculativeDecodingMode` of TensorRT-LLM, as `DRAFT_TOKENS_EXTERNAL`
 EXTERNAL = "draft_tokens_external"

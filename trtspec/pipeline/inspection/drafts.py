@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.backends.backend import Backend
-from trtspec.backends.recipes import loads
-from trtspec.backends.table import backends
+from trtspec.backends.table import backends, loads
 from trtspec.base.errors import TrtspecError, UnavailableError
 from trtspec.base.findings import Finding, errors
 from trtspec.base.progress import Progress

@@ -18,8 +18,7 @@ from trtspec.models.download import cached_folder, check_access, check_connectio
 from trtspec.models.source import read_source
 from trtspec.pipeline.containers.engine import ContainerEngine, find_engine
 from trtspec.pipeline.machine.devices import Gpu, find_gpus
-from trtspec.pipeline.machine.host import Disk, find_disk
-from trtspec.pipeline.machine.installed import COMMAND, engine_versions, installed
+from trtspec.pipeline.machine.host import COMMAND, Disk, engine_versions, find_disk, installed
 from trtspec.recipe.loader import LoadedRecipe
 
 _HUB_TIMEOUT_S = 1.5

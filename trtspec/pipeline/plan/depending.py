@@ -16,8 +16,7 @@ from trtspec.models.source import Source
 from trtspec.pipeline.engine.engine_options import BuildOptions
 from trtspec.pipeline.plan.facts import HeadFacts, PlanFacts
 from trtspec.pipeline.plan.resolved import Choice, Chooser, EnginePlan, LayersPlan, Layout
-from trtspec.recipe.layers import AUTO
-from trtspec.recipe.schema import Draft
+from trtspec.recipe.schema import AUTO, Draft
 
 
 def choose_draft(choose: Chooser, facts: PlanFacts, backend: Backend) -> EngineDraft | None:

@@ -22,9 +22,8 @@ from trtspec.models.layers import draft_of, head_on, num_common
 from trtspec.models.published import published
 from trtspec.models.source import SINGLE, TOKENIZER_FILES, Source, Stamp, has_file, stamps_of
 from trtspec.pipeline.machine.host import Host
-from trtspec.recipe.layers import AUTO
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.schema import Recipe, RecipeModel
+from trtspec.recipe.schema import AUTO, Recipe, RecipeModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +121,15 @@ def gather(
             continue
         commit = None if place == loaded.locations[role] else place.name
         read = stamps_of(place) | read
-        if has_head and role is Role.DRAFT:
-            found = read_head(place)
-            source = head_on(found, models[Role.TARGET].source)
-            files = {file.name: file for file in found.files}
-            head = HeadFacts(model.model, commit, source, files, head=found)
+        if not has_head or role is Role.TARGET:
+            source = backend.read(place)
+            files = {file.name: file for file in source.files}
+            models[role] = ModelFacts(model.model, commit, source, files)
             continue
-        source = backend.read(place)
-        files = {file.name: file for file in source.files}
-        models[role] = ModelFacts(model.model, commit, source, files)
+        found = read_head(place)
+        source = head_on(found, models[Role.TARGET].source)
+        files = {file.name: file for file in found.files}
+        head = HeadFacts(model.model, commit, source, files, head=found)
     if recipe.draft and not has_head:
         target, draft = models[Role.TARGET], models[Role.DRAFT]
         source, are_read = draft_of(draft.source, recipe.draft), not (target.not_read or draft.not_read)

@@ -12,8 +12,7 @@ from trtspec.checkpoint.calibration import FILE as CALIBRATION
 from trtspec.checkpoint.layers import choose
 from trtspec.pipeline.engine.directory import fits_sm
 from trtspec.pipeline.machine.devices import settings_obstacle
-from trtspec.pipeline.machine.host import Disk, Host
-from trtspec.pipeline.machine.installed import COMMAND
+from trtspec.pipeline.machine.host import COMMAND, Disk, Host
 from trtspec.recipe import gpus
 from trtspec.recipe.releases import Release, release_of
 from trtspec.recipe.schema import Recipe

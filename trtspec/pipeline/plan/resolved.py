@@ -1,13 +1,21 @@
 """A recipe and the facts, with every default filled in, and for each value its origin and its reason; pure.
 
 A flag overrides the environment, the environment overrides the recipe, and the recipe overrides a default.
-The choices here are those that every backend makes: the folder, a model's precision and ranks, the longest
-sequence.
+The choices come in turn: the folder, a model's precision and ranks, the longest sequence; then those for the
+Triton model that clients call (its draft tokens, layout and admission); then the tokens of one iteration.
+
+A round sends the whole sequence again, though most of it is in the KV cache. TensorRT-LLM 1.0 to 1.2 counts
+it whole when it fills an iteration with requests (`batch_manager/microBatchScheduler.cpp`), because it learns
+only afterwards how much is reused. A sequence that does not fit waits for the next iteration. With chunked
+context, part of it is read in this one, and the drafts of sequences that do fit are discarded to make room
+(`fitDraftTokens`): each verification then brings one token. Without chunked context no draft is discarded,
+but every sequence must fit into one iteration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,8 +38,9 @@ from trtspec.pipeline.plan.facts import ModelFacts
 from trtspec.pipeline.repository.spec import AdmissionParameters, Placement
 from trtspec.recipe import devices, releases
 from trtspec.recipe.loader import LoadedRecipe
+from trtspec.recipe.schema import triton_name
 from trtspec.serving.adaptive.policy import Policy
-from trtspec.serving.drafters.source import Drafting
+from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
 
 Origin = Literal["flag", "environment", "recipe", "model", "default"]
 ENVIRONMENT = {"output": "TRTSPEC_OUTPUT", "engine.backend": "TRTSPEC_BACKEND"}
@@ -66,7 +75,9 @@ class Chooser:
         if flag is not None:
             choice = Choice(key, flag, "flag", "as requested")
         elif self._environment.get(variable):
-            choice = Choice(key, self._environment[variable], "environment", f"{variable} is set")
+            # One folder for each recipe, in a variable that holds for all.
+            value = self._environment[variable].replace("{name}", self.loaded.recipe.name)
+            choice = Choice(key, value, "environment", f"{variable} is set")
         elif written is not None:
             choice = Choice(key, written, "recipe", "as written")
         else:
@@ -273,3 +284,199 @@ def placement(engines: Mapping[Role, EnginePlan], count: int) -> Placement:
     draft = engines.get(Role.DRAFT)
     named = devices.gpus_of(draft.device) if draft else None
     return engines[Role.TARGET].runner.place(ranks, count, named)
+
+
+_QUEUED_FOR_A_PLACE, _LEAST_QUEUE = 16, 256
+_SECOND = 10**6
+_QUEUE_DELAY, _DRAFT_TIMEOUT = 300 * _SECOND, 5 * _SECOND
+
+
+def choose_coordination(
+    choose: Chooser, engines: Collection[EnginePlan], longest: int, engine_draft: EngineDraft | None
+) -> tuple[Coordination, int | None, str]:
+    """Returns the settings of the coordinator, K if the policy is fixed, and the model's name for Triton.
+
+    Drafts have at most `longest` tokens. An engine with a draft in it reports no rounds.
+    """
+    policy: Policy = "fixed"
+    num_draft_tokens, share, drafting = None, 1.0, None
+    if not engine_draft:
+        policy, num_draft_tokens = _choose_policy(choose, longest)
+        share = float(choose("speculation.share", 1, "every request"))
+        drafting = _choose_drafting(choose)
+    serving = choose.loaded.recipe.serving
+    name = choose("serving.model_name", serving.model_name, "the name that clients call")
+    layout, admission = _choose_layout(choose, engines), _choose_admission(choose, engines)
+    return Coordination(layout, policy, share, drafting, admission), num_draft_tokens, triton_name(name)
+
+
+def _choose_policy(choose: Chooser, longest: int) -> tuple[Policy, int | None]:
+    """Returns the policy for requests that set no K, and K itself if the policy is fixed.
+
+    Raises RecipeError for a K of more than `longest`, which is what the target verifies.
+    """
+    default, reason = "adaptive", "K follows acceptance and load"
+    if choose.loaded.recipe.speculation.num_draft_tokens is not None:
+        default, reason = "fixed", "num_draft_tokens is written"
+    policy: Policy = choose("speculation.policy", default, reason)
+    if policy == "adaptive":
+        return policy, None
+    asked: int = choose("speculation.num_draft_tokens", longest, "as many as the target verifies")
+    if asked > longest:
+        problem = f"{asked} is more than the target verifies: max_draft_len is {longest}"
+        raise choose.error("speculation.num_draft_tokens", problem, f"at most {longest}")
+    return policy, asked
+
+
+def _choose_drafting(choose: Chooser) -> Drafting | None:
+    """None if an engine proposes."""
+    method = choose.loaded.recipe.speculation.method
+    if method.kind == DRAFT_MODEL.kind:
+        return None
+    choose.choices.append(Choice("speculation.method", method.kind, "recipe", "as written"))
+    options = {
+        name: choose(f"speculation.method.{name}", value, "the usual value")
+        for name, value in method.options.items()
+    }
+    return Drafting(method.kind, options)
+
+
+def _choose_layout(choose: Chooser, engines: Collection[EnginePlan]) -> Layout:
+    parallel = max(engine.checkpoint.mapping.world_size for engine in engines) > 1
+    default: Layout = "bls" if parallel else "in_process"
+    reason = (
+        "an engine of several ranks must be a model of its own" if parallel else "no hop between the models"
+    )
+    if choose.loaded.recipe.serving.layout == "triton":
+        # The recipe is for vLLM, and somebody has its engines built all the same.
+        return default
+    layout: Layout = choose("serving.layout", default, reason)
+    return layout
+
+
+def _choose_admission(choose: Chooser, engines: Collection[EnginePlan]) -> AdmissionParameters:
+    """Returns the limits on requests; a limit that the recipe leaves out fits those that it writes.
+
+    There is none of the draft engine where the method has no model.
+    """
+    serving = choose.loaded.recipe.serving
+    places = min(engine.options.max_batch_size for engine in engines)
+    per_place = _QUEUED_FOR_A_PLACE * places
+    size = choose(
+        "serving.max_queue_size",
+        max(per_place, _LEAST_QUEUE),
+        "16 for each slot" if per_place >= _LEAST_QUEUE else "room for a burst of 256 clients",
+    )
+    limit = choose(
+        "serving.default_timeout_microseconds",
+        serving.default_timeout_microseconds,
+        "ten minutes for a request that names no timeout",
+    )
+    delay = choose(
+        "serving.max_queue_delay_microseconds",
+        min(_QUEUE_DELAY, limit),
+        "five minutes; a longer wait is better spent on another server"
+        if limit > _QUEUE_DELAY
+        else "the time limit",
+    )
+    draft_timeout = None
+    if len(engines) > 1:
+        draft_timeout = choose(
+            "serving.draft_timeout_microseconds",
+            min(_DRAFT_TIMEOUT, limit // 2),
+            "five seconds for what takes milliseconds"
+            if limit >= 2 * _DRAFT_TIMEOUT
+            else "half the time limit",
+        )
+    schedule = choose.loaded.recipe.speculation.schedule and choose("speculation.schedule", None, "")
+    target_timeout = choose(
+        "serving.target_timeout_microseconds",
+        serving.target_timeout_microseconds,
+        "two minutes for an iteration that takes seconds at most",
+    )
+    return AdmissionParameters(
+        max_places=places,
+        max_queue_size=size,
+        max_queue_delay_microseconds=delay,
+        default_timeout_microseconds=limit,
+        draft_timeout_microseconds=draft_timeout,
+        target_timeout_microseconds=target_timeout,
+        draft_schedule=json.dumps(schedule) if schedule else None,
+    )
+
+
+# `trtllm-build`'s default, and the number above which it expects no gain.
+MAX_NUM_TOKENS, MOST_NUM_TOKENS = 8192, 16384
+
+
+def least_num_tokens(options: BuildOptions) -> int:
+    """Returns the smallest number that is ever chosen: enough to verify a draft of every request."""
+    return max(MAX_NUM_TOKENS, options.num_verified_tokens)
+
+
+def choose_num_tokens(choose: Chooser, target: BuildOptions, affordable: Callable[[int], bool] | None) -> int:
+    """Returns `max_num_tokens`; raises RecipeError if it is too small for a verification of every request.
+
+    `affordable` says whether the GPUs have room for iterations of so many tokens; it is None for the torch
+    backend, which reads a sequence in parts of any size.
+    """
+    needed = target.num_verified_tokens
+    default, reason = least_num_tokens(target), "trtllm-build's default"
+    if affordable:
+        default, reason = _widest(target, affordable)
+    if default == needed:
+        reason = "one verification of every request"
+    tokens: int = choose("engine.max_num_tokens", default, reason)
+    if tokens < needed:
+        batch, drafts = target.max_batch_size, target.max_draft_len
+        problem = (
+            f"{tokens} is too small: {batch} requests of {drafts} draft tokens and one more need {needed}"
+        )
+        raise choose.error("engine.max_num_tokens", problem, f"set at least {needed}, or remove this line")
+    return tokens
+
+
+def choose_chunked_context(choose: Chooser, target: BuildOptions) -> bool:
+    """Says whether the target has chunked context; raises RecipeError if it needs what the recipe forbids."""
+    tokens, longest = target.max_num_tokens, _longest(target)
+    holds = tokens >= longest
+    reason = "an iteration holds the longest sequence, so no draft is discarded"
+    if not holds:
+        reason = (
+            f"sequences may exceed an iteration; {target.max_batch_size} requests lose drafts from "
+            f"{_text(target, tokens):,} tokens each"
+        )
+    chunked: bool = choose("engine.enable_chunked_context", not holds, reason)
+    if not chunked and not holds:
+        need = f"the longest sequence and a draft, {longest} tokens"
+        problem = f"without it, max_num_tokens {tokens} must hold {need}"
+        repair = f"write true, or set max_num_tokens: {longest}"
+        raise choose.error("engine.enable_chunked_context", problem, repair)
+    return chunked
+
+
+def _widest(target: BuildOptions, affordable: Callable[[int], bool]) -> tuple[int, str]:
+    """Returns the largest useful and affordable number of tokens, and the reason."""
+    least, longest = least_num_tokens(target), _longest(target)
+    everything = target.max_batch_size * longest
+    wishes = sorted({min(max(MOST_NUM_TOKENS, longest), everything), MOST_NUM_TOKENS, longest}, reverse=True)
+    wishes = [tokens for tokens in wishes if least < tokens <= everything]
+    tokens = next(filter(affordable, wishes), least)
+    if tokens == everything:
+        return tokens, "every request at its longest"
+    if wishes and tokens < wishes[0]:
+        return tokens, "more would cost over a tenth of the KV cache"
+    if not wishes:
+        return tokens, "trtllm-build's default"
+    sequences = f"{target.max_batch_size} sequences of {_text(target, tokens):,} tokens at once"
+    return tokens, f"{sequences}: an iteration counts them whole"
+
+
+def _longest(target: BuildOptions) -> int:
+    """Returns the tokens of the longest sequence and a draft, to which the builder sets `max_seq_len`."""
+    return target.max_seq_len + target.max_draft_len
+
+
+def _text(target: BuildOptions, tokens: int) -> int:
+    """Returns the longest sequence that every request may have at the same time, each with a draft."""
+    return tokens // target.max_batch_size - target.max_draft_len

@@ -17,7 +17,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 import trtspec.serving
 from trtspec.backends.backend import PYTHON
-from trtspec.base.atomic import copy_tree
+from trtspec.base.files import copy_tree
 from trtspec.pipeline.repository.spec import EngineModel, RepositorySpec
 from trtspec.serving.triton.tensors import ENGINE_INPUTS, ENGINE_OUTPUTS, INPUTS, OUTPUTS, OutputTensor
 

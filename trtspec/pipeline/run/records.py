@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from trtspec.base.atomic import write_atomically
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import ChangedError
+from trtspec.base.files import write_atomically
 from trtspec.base.progress import Advance, Progress, no_progress
 from trtspec.models.download import located
 from trtspec.models.source import Stamp, key_of, open_file, stamp_of

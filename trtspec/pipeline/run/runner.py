@@ -14,9 +14,8 @@ from pathlib import Path
 from threading import Event
 from time import monotonic
 
-from trtspec.base.atomic import FULL, publish, remove, remove_leftovers, replaced_by, temporary
 from trtspec.base.errors import TrtspecError, UnavailableError
-from trtspec.base.locks import try_lock
+from trtspec.base.files import FULL, publish, remove, remove_leftovers, replaced_by, temporary, try_lock
 from trtspec.base.progress import Advance, Progress
 from trtspec.pipeline.run.records import (
     FOLDER,

@@ -57,6 +57,8 @@ class Step:
     """The command as if it were run in the build directory, the same on every machine; empty where the paths
     of `command` tell it.
     """
+    fetches: tuple[tuple[str, ...], ...] = ()
+    """The commands that do what `prepare` does; empty where nothing is fetched."""
 
     @property
     def name(self) -> str:

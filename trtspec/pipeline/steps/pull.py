@@ -1,27 +1,22 @@
-"""Finds engines in a store by their keys, and pulls each by one step, instead of the steps that make it."""
+"""Pulls an engine that a store has by one step, instead of the steps that make it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from trtspec.base.digest import digest_of
 from trtspec.base.roles import Role
-from trtspec.pipeline.plan.resolved import Resolved
 from trtspec.pipeline.run.step import Step, name_of
 from trtspec.pipeline.steps import (
     build,
     calibrate,
     choose_layers,
     convert,
-    copy_tokenizer,
-    write_repository,
 )
 from trtspec.pipeline.store import transfer
-from trtspec.pipeline.store.entry import Entry, Platform, platform_of
-from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.store import Entry, Store
 
 KIND = "pull"
 MAKERS = (choose_layers.KIND, calibrate.KIND, convert.KIND, convert.VERIFY, build.KIND)
@@ -33,43 +28,6 @@ class StoredEngine:
 
     store: Store
     entry: Entry
-
-
-def keys_of(resolved: Resolved, steps: Iterable[Step], made_of: Mapping[str, str]) -> dict[Role | None, str]:
-    """Returns what stores know each engine by, and under None the build, however its engines are made.
-
-    `steps` are those that make everything here but the manifest; `made_of` has their digests by their names.
-    """
-    made = [step for step in steps if step.output]
-    keys: dict[Role | None, str] = {
-        role: digest_of([made_of[step.name] for step in made if step.role is role and step.kind in MAKERS])
-        for role in resolved.engines
-    }
-    served = (*copy_tokenizer.outputs(resolved), write_repository.OUTPUT)
-    own = [made_of[step.name] for step in made if step.output in served]
-    return {**keys, None: digest_of([resolved.loaded.digest, own, list(keys.values())])}
-
-
-def unbuilt(
-    resolved: Resolved, keys: Mapping[Role | None, str], undone: Collection[str], tensorrt: str | None
-) -> Iterator[tuple[Role, Platform, str]]:
-    """Yields the engines that would have to be built, with the platform and the key of each in a store.
-
-    `undone` names the steps that are not done. `tensorrt` is as for `engine_platform`.
-    """
-    for role in resolved.engines:
-        if name_of(build.KIND, role) in undone:
-            yield role, engine_platform(resolved, role, tensorrt), keys[role]
-
-
-def engine_platform(resolved: Resolved, role: Role, tensorrt: str | None) -> Platform:
-    """Returns the platform of one engine; that of a build is its target's, which loads on fewer machines.
-
-    `tensorrt` is the version that builds, None for that of the release's image.
-    """
-    recipe = resolved.loaded.recipe
-    release = resolved.engines[role].runner.engine_release(recipe)
-    return platform_of(recipe.hardware.gpu, release, tensorrt)
 
 
 def step(role: Role, stored: StoredEngine) -> Step:

@@ -16,7 +16,7 @@ from trtspec.checkpoint.layers.chosen import read_layers
 from trtspec.models.download import is_headers_only
 from trtspec.pipeline.containers.state import image_digest
 from trtspec.pipeline.engine import manifest
-from trtspec.pipeline.machine.installed import all_packages
+from trtspec.pipeline.machine.host import all_packages
 from trtspec.pipeline.plan.facts import PlanFacts, portable_name
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
 from trtspec.pipeline.run.records import read_records

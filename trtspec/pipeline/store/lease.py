@@ -33,9 +33,8 @@ from pydantic import TypeAdapter
 
 from trtspec.base.errors import StoreError
 from trtspec.base.progress import Advance, Progress
-from trtspec.pipeline.store.entry import Platform
 from trtspec.pipeline.store.files import Stat
-from trtspec.pipeline.store.store import BUILDING, Store
+from trtspec.pipeline.store.store import BUILDING, Platform, Store
 
 EXPIRY_S = 120.0  # NFS may hold back for 60 s what others have written
 RENEWAL_S = 20.0

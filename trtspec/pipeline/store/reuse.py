@@ -10,14 +10,23 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from trtspec.base.atomic import FULL, PARTIAL, publish, remove, replaced_by, temporary, write_atomically
 from trtspec.base.errors import UnavailableError
-from trtspec.base.locks import locked, try_lock, unlock
+from trtspec.base.files import (
+    FULL,
+    PARTIAL,
+    locked,
+    publish,
+    remove,
+    replaced_by,
+    temporary,
+    try_lock,
+    unlock,
+    write_atomically,
+)
 from trtspec.base.progress import Progress
 from trtspec.base.threads import in_threads
 from trtspec.base.units import lacking
-from trtspec.pipeline.store.entry import Entry, from_bytes, to_bytes
-from trtspec.pipeline.store.store import THREADS, Store
+from trtspec.pipeline.store.store import THREADS, Entry, Store, from_bytes, to_bytes
 from trtspec.pipeline.store.transfer import FileChunk, pieces_of, pull
 
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)

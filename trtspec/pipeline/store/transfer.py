@@ -13,8 +13,7 @@ from typing import NamedTuple
 from trtspec.base.errors import StoreError
 from trtspec.base.progress import Advance
 from trtspec.base.threads import in_threads
-from trtspec.pipeline.store.entry import Chunk, Entry, StoredFile, to_bytes
-from trtspec.pipeline.store.store import PRUNING, PUSHING, THREADS, Store
+from trtspec.pipeline.store.store import PRUNING, PUSHING, THREADS, Chunk, Entry, Store, StoredFile, to_bytes
 
 CHUNK = 32 << 20  # bytes; eight chunks are in memory at once
 LIMIT = timedelta(hours=1)  # who has not renewed a mark for so long was killed

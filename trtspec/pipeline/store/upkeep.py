@@ -14,9 +14,18 @@ from trtspec.base.errors import CorruptedError, StoreError
 from trtspec.base.findings import Finding
 from trtspec.base.progress import Advance, Progress
 from trtspec.base.threads import in_threads
-from trtspec.pipeline.store.entry import Chunk, Entry
 from trtspec.pipeline.store.files import TEMPORARY, Stat
-from trtspec.pipeline.store.store import BUILDING, ENTRIES, OBJECTS, PRUNING, PUSHING, THREADS, Store
+from trtspec.pipeline.store.store import (
+    BUILDING,
+    ENTRIES,
+    OBJECTS,
+    PRUNING,
+    PUSHING,
+    THREADS,
+    Chunk,
+    Entry,
+    Store,
+)
 from trtspec.pipeline.store.transfer import LIMIT, living
 
 _BATCH = 500

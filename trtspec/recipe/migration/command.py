@@ -9,7 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trtspec.base.errors import TrtspecError
-from trtspec.base.flags import is_flag
+
+_NUMBER = re.compile(r"-\.?\d")
+
+
+def is_flag(word: str) -> bool:
+    """True for a word that begins with `-` and is neither a negative number nor `-` alone."""
+    return len(word) > 1 and word.startswith("-") and not _NUMBER.match(word)
+
 
 _PUNCTUATION = ";&|<>\n"
 _BOOLEANS = ("true", "false")

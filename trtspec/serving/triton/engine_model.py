@@ -13,7 +13,7 @@ import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 
 from trtspec.serving.errors import ServingError
 from trtspec.serving.executor import Executor
-from trtspec.serving.executors.limits import read_limits
+from trtspec.serving.executors.validation import read_limits
 from trtspec.serving.guides.guides import Guides
 from trtspec.serving.metrics import FAMILIES, KV_FRACTION, MetricSample
 from trtspec.serving.tokenizer import Tokenizer

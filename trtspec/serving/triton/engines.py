@@ -15,8 +15,8 @@ from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.drafters.source import Drafting
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Executor
-from trtspec.serving.executors.limits import read_limits
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import Choices, RuntimeDraft, read_choices
+from trtspec.serving.executors.validation import read_limits
 from trtspec.serving.guides.guides import Guides
 from trtspec.serving.rollout.rollout import Rollout
 from trtspec.serving.tokenizer import Tokenizer

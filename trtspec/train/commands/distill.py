@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from trtspec.backends.recipes import load
-from trtspec.base.atomic import write_atomically
+from trtspec.backends.table import load
 from trtspec.base.extras import require
+from trtspec.base.files import write_atomically
 from trtspec.cli.terminal.options import (
     ApiKeyEnvOption,
     ApiKeyFileOption,
@@ -23,9 +23,8 @@ from trtspec.cli.terminal.options import (
     read_key,
 )
 from trtspec.cli.terminal.output import out
-from trtspec.recipe.edit import edit
+from trtspec.recipe.edit import edit, places, written
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.places import places, written
 from trtspec.recipe.schema import NOT_OF_HEADS
 from trtspec.train.distill.curve import as_line
 from trtspec.train.distill.settings import HEAD_TRAINING, DistillationOptions, HeadSettings, TrainingSettings

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from trtspec.backends.recipes import load
+from trtspec.backends.table import load
 from trtspec.base.extras import require
 from trtspec.cli.terminal.options import (
     ApiKeyFileOption,
@@ -42,6 +42,8 @@ EXAMPLES = (
 
 
 _MOST_STREAMS = 1024
+_OF_DRAFTS = ("answers", "draft", "layers", "precision", "method", "speed", "prompts")
+"""The options that `--schedule` has no use for."""
 
 
 class Precision(str, Enum):
@@ -167,6 +169,13 @@ def tune(options: TuneCommandOptions) -> None:
     """Find the best draft, method and K for a recipe."""
     streams = _streams(options)
     if options.schedule:
+        given_too = [
+            f"--{field.name}"
+            for field in fields(options)
+            if field.name in _OF_DRAFTS and getattr(options, field.name) != field.default
+        ]
+        if given_too:
+            raise typer.BadParameter(f"{', '.join(given_too)}: not with --schedule, which tries K alone")
         # It imports what serves and asks servers, which tuning does not need.
         from trtspec.train.commands.tune_schedule import ScheduleRequest, tune_schedule
 
@@ -231,11 +240,6 @@ def _tell(found: TuneResult, loaded: LoadedRecipe, output: Path, *, json: bool) 
     """Writes the tuned recipe, if there is a better one, and prints the results."""
     written = tuned(found, loaded, output)
     out.show(TunedRecipe(found, written), as_json=json)
-    before, now = loaded.recipe.speculation, written and load(written).recipe.speculation
-    if now and now.num_draft_tokens and before.num_draft_tokens is None:
-        out.hint(
-            "the recipe fixes K; without num_draft_tokens the adaptive policy follows acceptance and load"
-        )
 
 
 @dataclass(frozen=True, slots=True)

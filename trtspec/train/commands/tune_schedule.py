@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from trtspec.backends.recipes import load
-from trtspec.base.errors import MeasureError
+from trtspec.backends.table import load, runner_of
+from trtspec.base.errors import MeasureError, TrtspecError
 from trtspec.base.extras import require
 from trtspec.cli.terminal.options import read_key
-from trtspec.cli.terminal.output import INTERRUPTED, out
+from trtspec.cli.terminal.output import out
 from trtspec.cli.terminal.schedule import ShownSchedule
+from trtspec.forecast.schedule import DraftSchedule
 from trtspec.measure.workloads.reading import read_workload
-from trtspec.measure.workloads.synthetic import NAME
-from trtspec.measure.workloads.workload import Workload
-from trtspec.pipeline.plan.picture import draw_schedule
-from trtspec.pipeline.plan.schedule import check_form, write_schedule
+from trtspec.measure.workloads.workload import NAME, Workload
+from trtspec.pipeline.plan.schedule import check_form, draw_schedule, write_schedule
+from trtspec.recipe.loader import LoadedRecipe
 from trtspec.train.tune.load_race import Crossing
 from trtspec.train.tune.schedule_session import (
     ScheduleOptions,
@@ -73,28 +73,46 @@ def tune_schedule(options: ScheduleRequest) -> None:
     with measured_servers(loaded, running, work, wanted, options.python, out.status) as servers:
         session = ScheduleSession(servers, workload, wanted, out.status, out.progress)
         if running and None in running.of:
-            crossed = session.cross(loaded.recipe.speculation.schedule or {})
+            running.check(by_requests := loaded.recipe.speculation.schedule or {})
+            crossed = session.cross(by_requests)
             out.show(ShownCrossings(tuple(crossed)), as_json=options.json)
             _judge(crossed)
             return
         lengths, refused = tried(servers, longest)
         for why in refused:
             out.warning(why)
-        found, crossings = session.measure(lengths), list[Crossing]()
-        if isinstance(servers, StartedServers) and not session.was_stopped:
+        found, crossings, failed = session.measure(lengths), list[Crossing](), ""
+        if isinstance(servers, StartedServers) and not session.ended:
             servers.by_requests = found.by_requests
-            crossings = session.cross(found.by_requests)
+            try:
+                crossings = session.cross(found.by_requests)
+            except (KeyboardInterrupt, TrtspecError) as error:
+                session.ended = error
+                failed = "the run across its thresholds failed" if isinstance(error, TrtspecError) else ""
+    found = replace(found, notes=(*found.notes, *_gaps(found, loaded, options.streams, crossings)))
     output = options.output or options.recipe.with_name(f"{options.recipe.stem}.tuned{options.recipe.suffix}")
-    holds = all(crossing.holds for crossing in crossings)
-    written = write_schedule(found, loaded, output) if holds else None
-    shown = ShownSchedule(found, written) if holds else ShownSchedule(found, written, "it collapses")
+    if any(crossing.holds is False for crossing in crossings):
+        failed = "it collapses"
+    written = None if failed else write_schedule(found, loaded, output)
+    shown = ShownSchedule(found, written, failed) if failed else ShownSchedule(found, written)
     out.show(ShownTuned(shown, ShownCrossings(tuple(crossings))), as_json=options.json)
     if options.picture:
         draw_schedule(found, loaded.recipe.name, options.picture)
         out.status(f"{options.picture}: drawn")
     _judge(crossings)
-    if session.was_stopped:
-        raise typer.Exit(INTERRUPTED)
+    if session.ended:
+        raise session.ended
+
+
+def _gaps(
+    found: DraftSchedule, loaded: LoadedRecipe, streams: Sequence[int], crossings: Sequence[Crossing]
+) -> Iterator[str]:
+    """Yields what was not measured of a schedule."""
+    if len(found.rows) > 1 and not crossings and not runner_of(loaded.recipe).k_by_request:
+        yield "no run crossed its thresholds: one does with --url schedule=URL, and a server of each K"
+    low, high, most = streams[0], streams[-1], loaded.recipe.engine.max_batch_size
+    if low > 1 or high < most:
+        yield f"only {low} to {high} requests at once were measured, and the recipe serves 1 to {most}"
 
 
 def _workload(written: str | None) -> Workload:
@@ -108,9 +126,11 @@ def _workload(written: str | None) -> Workload:
 
 
 def _judge(crossings: Sequence[Crossing]) -> None:
-    """Raises MeasureError if the server does not hold its speed across a threshold."""
+    """Raises MeasureError if the server does not hold its speed across a threshold; warns of a doubt."""
     for crossing in crossings:
-        if not crossing.holds:
+        if crossing.holds is None:
+            out.warning(f"the run across {crossing.first} requests is not clear: make it on an idle machine")
+        if crossing.holds is False:
             repair = "serve it with one K, or try another release of the engine"
             raise MeasureError("speculation.schedule", f"collapses: {crossing}", repair)
 

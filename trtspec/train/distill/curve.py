@@ -9,7 +9,7 @@ from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 
-from trtspec.base.atomic import write_atomically
+from trtspec.base.files import write_atomically
 from trtspec.base.picture import COLOURS, style
 
 _BARS = "▁▂▃▄▅▆▇█"

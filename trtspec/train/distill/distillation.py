@@ -20,17 +20,16 @@ from typing import Any, Protocol
 
 from torch.nn import Module
 
-from trtspec.backends.recipes import load
-from trtspec.base.atomic import publish, remove, temporary
+from trtspec.backends.table import load
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import DatasetError, EngineError, ServerError
+from trtspec.base.files import publish, remove, temporary
 from trtspec.base.progress import Advance, Progress
 from trtspec.client.endpoint import AskError, ChatMessage, Endpoint, EndpointRequest
 from trtspec.measure.bench.result import Interval
 from trtspec.measure.bench.traffic import Tasks
 from trtspec.measure.workloads.reading import read_workload
-from trtspec.measure.workloads.recorded import Recorded, append_recorded, read_recorded
-from trtspec.measure.workloads.workload import Prompt
+from trtspec.measure.workloads.workload import Prompt, Recorded, append_recorded, read_recorded
 from trtspec.pipeline.run.records import FileDigests
 from trtspec.pipeline.run.runner import only_build
 from trtspec.serving.errors import EngineLoadError, ServingError

@@ -17,8 +17,8 @@ from transformers import PreTrainedTokenizerFast
 
 from trtspec.backends.backend import BuildsHere
 from trtspec.backends.table import backend_named
-from trtspec.base.atomic import remove
 from trtspec.base.errors import ModelError
+from trtspec.base.files import remove
 from trtspec.base.progress import Advance
 from trtspec.checkpoint.calibrate.model import read_model
 from trtspec.checkpoint.convert import convert

@@ -29,8 +29,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from trtspec.base.atomic import publish, remove
 from trtspec.base.errors import TrainingError, UnavailableError
+from trtspec.base.files import publish, remove
 from trtspec.base.progress import Advance
 from trtspec.train.distill.curve import LossCurve, LossPoint
 from trtspec.train.distill.examples import Example, collate

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import DatasetError, EngineError
-from trtspec.measure.workloads.recorded import Recorded
+from trtspec.measure.workloads.workload import Recorded
 from trtspec.models.source import Source
 from trtspec.serving.errors import TokenizerError
 from trtspec.serving.executor import SamplingConfig

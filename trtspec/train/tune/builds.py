@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.base.atomic import write_atomically
 from trtspec.base.digest import digest_of
+from trtspec.base.files import write_atomically
 from trtspec.base.progress import Progress
 from trtspec.base.roles import Role
 from trtspec.checkpoint.layers.chosen import write_model
@@ -18,9 +18,8 @@ from trtspec.pipeline.build.plan import BuildPlan, make_plan
 from trtspec.pipeline.run.runner import run
 from trtspec.pipeline.steps import build, check_pair, choose_layers, convert, copy_tokenizer
 from trtspec.pipeline.steps.calibrate import KIND as CALIBRATE
-from trtspec.recipe.edit import edit
+from trtspec.recipe.edit import edit, places
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.places import places
 from trtspec.serving.drafters.source import DRAFT_MODEL
 from trtspec.train.tune.candidate import Candidate, CandidateDraft
 

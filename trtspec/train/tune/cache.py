@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trtspec.base.atomic import write_atomically
 from trtspec.base.digest import digest_of
+from trtspec.base.files import write_atomically
 from trtspec.train.tune.replay import Choices
 from trtspec.train.tune.score import DraftLengthCosts
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from trtspec.backends.table import runner_of
 from trtspec.base.roles import Role
 from trtspec.methods.table import METHODS
+from trtspec.recipe.edit import written
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.places import written
 from trtspec.recipe.schema import Recipe
 from trtspec.serving.drafters.source import DRAFT_MODEL, Drafting
 

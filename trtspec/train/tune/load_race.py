@@ -6,8 +6,9 @@ leader, and the load is settled once the order is clear. Plain decoding stays, s
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -36,6 +37,8 @@ class LoadRace:
     left: list[int] = field(default_factory=list)
     is_settled: bool = False
     _begun: Counter[int] = field(default_factory=Counter)
+    _slower_than: dict[int, int] = field(default_factory=dict)
+    """Each K that left, and the leader of that turn."""
 
     def __post_init__(self) -> None:
         self.left = list(self.lengths)
@@ -62,7 +65,9 @@ class LoadRace:
             return
         leader = max(self.left, key=lambda length: self._ratio(length, 0, CONFIDENCE).value)
         ratios = {length: self._ratio(length, leader, SURE) for length in self.left if length != leader}
-        self.left = [n for n in self.left if n in (0, leader) or ratios[n].high >= 1]
+        gone = [n for n in self.left if n not in (0, leader) and ratios[n].high < 1]
+        self._slower_than.update(dict.fromkeys(gone, leader))
+        self.left = [n for n in self.left if n not in gone]
         is_clear = all(
             ratio.high < 1 or (ratio.low > 1 - ALIKE and ratio.high < 1 + ALIKE) for ratio in ratios.values()
         )
@@ -71,7 +76,7 @@ class LoadRace:
     def gains(self) -> LoadGains:
         """Returns the gains over plain decoding; at least two turns are complete."""
         measured = [length for length, blocks in self.blocks.items() if length and len(blocks) > 1]
-        return LoadGains(self.streams, {n: _gain(self._ratio(n, 0, CONFIDENCE)) for n in measured})
+        return LoadGains(self.streams, {n: self._gain(n) for n in measured})
 
     def by_prompt(self, length: int) -> Iterator[tuple[int, float]]:
         """Yields the input tokens of each answer, and how much sooner K had a token of it than no drafts."""
@@ -81,6 +86,18 @@ class LoadRace:
                 other = without.get((one.prompt, one.turn))
                 if other and _is_timed(one):
                     yield one.input_tokens, _seconds(other) / _seconds(one)
+
+    def _gain(self, length: int) -> LengthGain:
+        """Returns the gain of K; that of one that left is by the leader which was faster in the same turns.
+
+        So it is below the leader's, which was measured on in turns that may have been slower for both.
+        """
+        if not (leader := self._slower_than.get(length)):
+            return _gain(self._ratio(length, 0, CONFIDENCE))
+        own, other = self._ratio(length, leader, CONFIDENCE), self._gain(leader)
+        value = own.value * other.value
+        half = math.hypot(math.log(own.high / own.value), math.log(other.high / other.value))
+        return LengthGain(value, value * math.exp(-half), value * math.exp(half))
 
     def _ratio(self, length: int, other: int, confidence: float) -> Interval:
         rates = zip(self.blocks[length], self.blocks[other], strict=False)
@@ -141,20 +158,23 @@ class Crossing:
     """Its speed, divided by that of the better side."""
 
     @property
-    def holds(self) -> bool:
-        return self.share.value >= LEAST_HELD
+    def holds(self) -> bool | None:
+        """False if it is surely slower, and by too much; None if the runs leave that open."""
+        if self.share.value < LEAST_HELD and self.share.high < 1:
+            return False
+        return True if self.share.low >= LEAST_HELD else None
 
     def __str__(self) -> str:
-        verdict = "holds" if self.holds else "COLLAPSES"
+        verdict = {True: "holds", False: "COLLAPSES", None: "may collapse, which is not clear"}[self.holds]
         return (
             f"across {self.first} requests (K = {self.before} below, {self.after} from there on) the schedule"
             f" {verdict}: {self.share} of the better K's speed"
         )
 
 
-def crossing(first: int, before: int, after: int, rates: dict[int | None, Sequence[float]]) -> Crossing:
+def crossing(first: int, before: int, after: int, rates: Mapping[int | None, Sequence[float]]) -> Crossing:
     """Returns the result of runs; `rates` has tokens per second of each turn, with None for the schedule."""
-    better = max((before, after), key=lambda length: sum(rates[length]))
+    better = max((before, after), key=lambda length: sum(map(math.log, rates[length])))
     shares = [own / other for own, other in zip(rates[None], rates[better], strict=True)]
     found = mean(shares, CONFIDENCE)
     assert found is not None, "there are several turns, and each has tokens"

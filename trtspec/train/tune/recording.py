@@ -10,8 +10,7 @@ from pathlib import Path
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import DatasetError
 from trtspec.base.progress import Advance
-from trtspec.measure.workloads.recorded import Recorded, append_recorded, read_recorded
-from trtspec.measure.workloads.workload import Prompt
+from trtspec.measure.workloads.workload import Prompt, Recorded, append_recorded, read_recorded
 from trtspec.serving.assembly import assemble
 from trtspec.serving.completion import CompletionRequest, Delta, EndReason
 from trtspec.serving.executor import Executor, SamplingConfig

@@ -8,12 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trtspec.base.atomic import write_atomically
+from trtspec.base.files import write_atomically
 from trtspec.pipeline.plan.resolved import MAX_DRAFT_LEN, MAX_DRAFT_LEN_CPU
 from trtspec.recipe import gpus
-from trtspec.recipe.edit import edit
+from trtspec.recipe.edit import edit, places
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.places import places
 from trtspec.train.tune.race import CandidateResult, against, ranked, winner
 from trtspec.train.tune.score import CategoryScore
 

@@ -17,8 +17,8 @@ from time import perf_counter
 from typing import Protocol, TypeVar
 
 from trtspec.backends.table import runner_of
-from trtspec.base.atomic import write_atomically
-from trtspec.base.errors import MeasureError, RecipeError, TrtspecError, UnavailableError
+from trtspec.base.errors import MeasureError, RecipeError, ServerError, TrtspecError, UnavailableError
+from trtspec.base.files import write_atomically
 from trtspec.base.progress import Advance, Progress, no_progress
 from trtspec.client.endpoint import Endpoint
 from trtspec.client.finding import find, shown
@@ -35,9 +35,9 @@ from trtspec.pipeline.build.build import build
 from trtspec.pipeline.plan.resolved import MAX_DRAFT_LEN, MAX_DRAFT_LEN_CPU
 from trtspec.pipeline.plan.schedule import LONGEST, SCHEDULE, K, scheduled
 from trtspec.recipe import gpus
-from trtspec.recipe.edit import edit
+from trtspec.recipe.edit import edit, places
 from trtspec.recipe.loader import LoadedRecipe
-from trtspec.recipe.places import places
+from trtspec.serving.stats import FALLBACKS
 from trtspec.train.tune.load_race import (
     FEWEST_LOOKED,
     TURNS,
@@ -55,6 +55,11 @@ Found = TypeVar("Found")
 LENGTHS = (1, 2, 3, 5, 8, 12, 16, 24, 32, 48, 64)
 """The K that are tried, as far as the longest, which is tried too."""
 CROSSINGS, CROSSINGS_OF_STARTS = 6, 3
+WARM_UP = "warm-up"
+MOST_FAILED = 0.02
+"""The share of a block's requests that may fail: the others are faster without them."""
+FORBIDDEN = {FALLBACKS[why] for why in ("policy", "rollout", "sampling", "num_draft_tokens")}
+"""The reasons for no drafts that hold for any prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,16 @@ class RunningServers:
     every: AskedServer | None
     of: Mapping[Arm, AskedServer] = field(default_factory=dict)
     restarts: bool = False
+
+    def check(self, by_requests: Mapping[int, int]) -> None:
+        """Raises UnavailableError if no run can cross this schedule here."""
+        if len(by_requests) < 2:
+            problem = "has no threshold that a run could cross"
+            raise UnavailableError(SCHEDULE, problem, "leave out --url schedule=URL, and tune measures one")
+        for length in sorted({*by_requests.values()} - {*self.of}):
+            if not self.every:
+                problem = f"no server has K = {length}, which the schedule has"
+                raise UnavailableError("--url", problem, f"add --url {length}=URL")
 
     def at(self, arm: Arm) -> AbstractContextManager[AskedServer]:
         found = self.of.get(arm, self.every)
@@ -174,12 +189,14 @@ class ScheduleSession:
         self._plan = BenchPlan(workload, (), paired=False)
         self._prompts, self._sent = cycle(workload.prompts), 0
         self.software: str | None = None
-        self.was_stopped = False
+        self._notes: list[str] = []
+        self.ended: KeyboardInterrupt | TrtspecError | None = None
 
     def measure(self, lengths: Sequence[int]) -> DraftSchedule:
         """Returns the schedule of these K, of which one is 0; raises MeasureError for a server that fails.
 
-        Ctrl-C ends the measurement with the turns that are complete, if there are two of each load.
+        Ctrl-C or an error, then in `ended`, ends the measurement with the turns that are complete, if
+        there are two of each load.
         """
         turns = self._wanted.turns or (TURNS_OF_STARTS if self._servers.restarts else TURNS)
         races = [LoadRace(streams, tuple(lengths)) for streams in self._wanted.streams]
@@ -190,19 +207,21 @@ class ScheduleSession:
                     if all(race.is_settled for race in races):
                         break
                     self._turn(turn, [race for race in races if not race.is_settled], advance)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, TrtspecError) as error:
             if min(race.turns for race in races) < 2:
                 raise
-            self.was_stopped = True
+            self.ended = error
         return self._result(races)
 
     def _result(self, races: Sequence[LoadRace]) -> DraftSchedule:
         prompts = len(self._plan.workload.prompts)
-        notes = ["stopped early: fewer turns were measured than wanted"] if self.was_stopped else []
+        notes = [*dict.fromkeys(self._notes)]
+        if self.ended:
+            notes.append(f"stopped early: {str(self.ended) or 'fewer turns were measured than wanted'}")
         if self._sent > prompts:
             notes.append(f"{prompts} prompts were sent repeatedly: a cache of prompts makes them faster")
         open_ = [str(race.streams) for race in races if not race.is_settled]
-        if open_ and not self.was_stopped:
+        if open_ and not self.ended:
             notes.append(
                 f"the order of K is not clear at {', '.join(open_)} streams: more --turns may settle it"
             )
@@ -229,7 +248,7 @@ class ScheduleSession:
                 asked = {first: self._some(8 * 2 * first) for first, _, _ in edges}
                 for arm in arms[turn % len(arms) :] + arms[: turn % len(arms)]:
                     concerned = [first for first, *both in edges if arm is None or arm in both]
-                    runs = partial(self._runs, arm, {first: asked[first] for first in concerned})
+                    runs = partial(self._runs, arm, turn, {first: asked[first] for first in concerned})
                     for first, rate in self._visit(arm, runs).items():
                         rates.setdefault((first, arm), []).append(rate)
                     advance(1)
@@ -239,15 +258,16 @@ class ScheduleSession:
         ]
 
     async def _runs(
-        self, arm: Arm, asked: Mapping[int, Sequence[Prompt]], endpoint: Endpoint
+        self, arm: Arm, turn: int, asked: Mapping[int, Sequence[Prompt]], endpoint: Endpoint
     ) -> dict[int, float]:
         """Returns the tokens per second of a run that goes up and down across each of these thresholds."""
+        await self._warm_up(endpoint, arm, turn, max(asked))
         found = {}
         for first, prompts in asked.items():
             low, high = max(first // 2, 1), min(2 * first, max(first, *self._wanted.streams))
             left, tokens, seconds = iter(prompts), 0, 0.0
             for streams in (low, high, low, high, low):
-                block = await self._block(endpoint, arm, list(islice(left, 2 * streams)), streams)
+                block = await self._block(endpoint, arm, list(islice(left, 2 * streams)), streams, "across")
                 tokens += sum(sample.output_tokens for sample in block.samples if sample.error is None)
                 seconds += block.seconds
             found[first] = tokens / seconds
@@ -264,14 +284,18 @@ class ScheduleSession:
                 await self._block(endpoint, 0, self._some(self._in_block(streams)), streams)
             return perf_counter() - begun[0]
 
-        turn, starts = self._visit(0, look) * len(lengths), ""
+        visit, starts, crossings = self._visit(0, look), "", 0.0
         if self._servers.restarts:
-            turn += (begun[0] - begin) * len(lengths)
+            visit += begun[0] - begin
             starts = f", with a start of {duration(begun[0] - begin)} for each"
+            if thresholds := min(len(self._wanted.streams), len(lengths)) - 1:
+                crossings = CROSSINGS_OF_STARTS * (thresholds + 2) * visit
+                starts += ", and runs across the thresholds"
+        turn = visit * len(lengths)
         # Most K leave with the first look, and two are measured to the end.
         least = min(turn * FEWEST_LOOKED + 4 * turn / len(lengths), turn * turns)
         self._say(
-            f"about {duration(least)} to {duration(turn * turns)}: up to {turns} turns of K = "
+            f"about {duration(least)} to {duration(turn * turns + crossings)}: up to {turns} turns of K = "
             f"{', '.join(map(str, lengths))} at {', '.join(map(str, self._wanted.streams))} streams{starts}"
         )
 
@@ -288,7 +312,17 @@ class ScheduleSession:
                 work = partial(
                     self._measured, length, turn, {race.streams: asked[race.streams] for race in own}
                 )
-                for streams, block in self._visit(length, work).items():
+                try:
+                    blocks = self._visit(length, work)
+                except ServerError as error:
+                    is_last = len(own[0].left) == 2
+                    if turn or not length or is_last or not self._servers.restarts:
+                        raise
+                    self._notes.append(f"K = {length} is not tried: {error}")
+                    for race in own:
+                        race.left.remove(length)
+                    continue
+                for streams, block in blocks.items():
                     found[streams, length] = block
                     advance(1, f"turn {turn + 1}")
             for race in group:  # A turn counts whole, or not at all.
@@ -299,16 +333,18 @@ class ScheduleSession:
     async def _measured(
         self, length: int, turn: int, asked: Mapping[int, Sequence[Prompt]], endpoint: Endpoint
     ) -> dict[int, Block]:
-        if self._servers.restarts or not turn:
-            streams = max(asked)
-            await self._block(endpoint, length, self._some(streams), streams)  # A warm-up.
+        await self._warm_up(endpoint, length, turn, max(asked))
         return {
             streams: await self._block(endpoint, length, prompts, streams, f"{turn}")
             for streams, prompts in asked.items()
         }
 
+    async def _warm_up(self, endpoint: Endpoint, arm: Arm, turn: int, streams: int) -> None:
+        if self._servers.restarts or not turn:
+            await self._block(endpoint, arm, self._some(streams), streams)
+
     async def _block(
-        self, endpoint: Endpoint, arm: Arm, prompts: Sequence[Prompt], streams: int, name: str = "-"
+        self, endpoint: Endpoint, arm: Arm, prompts: Sequence[Prompt], streams: int, name: str = WARM_UP
     ) -> Block:
         wanted = self._wanted
         asked = arm if endpoint.plain_per_request else None
@@ -322,7 +358,9 @@ class ScheduleSession:
             lambda *_: None,
         )
         block = await closed_loop(endpoint, prompts, streams, manner)
-        _check(block, endpoint, arm)
+        where = f"{'the schedule' if arm is None else f'K = {arm}'} at {streams} streams"
+        if failed := _check(block, shown(endpoint.url), where, drafts=bool(arm) and name != WARM_UP):
+            self._notes.append(f"{where}: {failed}")
         return block
 
     def _visit(self, arm: Arm, work: Callable[[Endpoint], Awaitable[Found]]) -> Found:
@@ -352,16 +390,22 @@ class ScheduleSession:
         return self._plan.prompts_per_block(OfferedLoad("streams", streams))
 
 
-def _check(block: Block, endpoint: Endpoint, arm: Arm) -> None:
-    """Raises MeasureError for a block without answers, and for one with a K that was not drafted with."""
-    url, failed = shown(endpoint.url), [sample for sample in block.samples if sample.error]
-    if block.tokens_per_second <= 0:
-        problem = failed[0].problem if failed else "answers have no text"
-        raise MeasureError(url, f"answers no request with K = {arm}: {problem}", "see the server's log")
+def _check(block: Block, url: str, where: str, *, drafts: bool) -> str:
+    """Returns the few failures of a block in words; "" without one.
+
+    Raises MeasureError for a block with more, for one without answers, and with `drafts` for one that has no
+    drafts for a reason that is none of the prompts.
+    """
+    failed = [sample.problem for sample in block.samples if sample.error]
+    said = f"{len(failed)} of {len(block.samples)} requests failed, first: {failed[0]}" if failed else ""
+    if len(failed) > MOST_FAILED * len(block.samples) or block.tokens_per_second <= 0:
+        raise MeasureError(url, f"{where}: {said or 'answers have no text'}", "see the server's log")
     counts = [sample.counts for sample in block.samples if sample.counts]
-    if arm and counts and not any(each.drafted for each in counts):
+    why = next((each.undrafted for each in counts if FORBIDDEN & {*each.undrafted.split("; ")}), None)
+    if drafts and why and not any(each.drafted for each in counts):
         repair = "serve a recipe without speculation.schedule and without a roll-out, and measure that"
-        raise MeasureError(url, f"drafted nothing, and was asked for K = {arm}", repair)
+        raise MeasureError(url, f"{where}: drafted nothing: {why}", repair)
+    return said
 
 
 def servers_of(urls: Sequence[str], model_name: str | None, key: str | None) -> RunningServers | None:
@@ -394,7 +438,8 @@ def measured_servers(
 ) -> Iterator[ScheduleServers]:
     """Yields the servers of a recipe: those that run, its build, or one that is started for each K.
 
-    Raises RecipeError where the build of our own server has a schedule, which bounds K while it is measured.
+    Raises RecipeError where the recipe of our own server has a schedule, which bounds K while it is measured,
+    and UnavailableError for a build of another recipe.
     """
     if running:
         yield running
@@ -406,7 +451,10 @@ def measured_servers(
         problem = "bounds K in the build that is measured"
         finding = loaded.problem(SCHEDULE, problem, "remove this line, and build again; the engines stay")
         raise RecipeError(loaded.path, [finding])
-    with served(find_build(loaded.path), chat=wanted.chat, python=python, say=say) as target:
+    found = find_build(loaded.path)
+    if stale := found.staleness:
+        raise UnavailableError(found.folder, stale, f"trtspec build {loaded.path}; the engines stay")
+    with served(found, chat=wanted.chat, python=python, say=say) as target:
         yield RunningServers(AskedServer(target.url, target.model_name, takes_k=True))
 
 

@@ -10,8 +10,7 @@ from trtspec.backends.table import runner_of
 from trtspec.base.digest import digest_of
 from trtspec.base.errors import DatasetError, RecipeError, TrtspecError, UnavailableError
 from trtspec.base.progress import Progress
-from trtspec.measure.workloads.recorded import read_recorded
-from trtspec.measure.workloads.workload import Prompt
+from trtspec.measure.workloads.workload import Prompt, read_recorded
 from trtspec.methods.method import TRANSLATES
 from trtspec.models.layers import spread
 from trtspec.models.source import read_source

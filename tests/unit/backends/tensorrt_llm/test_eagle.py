@@ -23,8 +23,7 @@ from tests.fakes.eagle_heads import write_eagle_for
 from tests.fakes.engine_dir import tiny_model
 from tests.fakes.heads import write_head, write_head_for
 from tests.unit.checkpoint.fp8_folders import AUTO_FP8, quantize
-from trtspec.backends.tensorrt_llm.eagle import EagleEngineDraft, fitting
-from trtspec.backends.tensorrt_llm.tree import choices
+from trtspec.backends.tensorrt_llm.heads import EagleEngineDraft, choices, fitting
 from trtspec.base.errors import ModelError
 from trtspec.checkpoint.convert import checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions, Mapping

@@ -22,8 +22,7 @@ from safetensors.torch import load_file
 from tests.fakes.engine_dir import tiny_model
 from tests.fakes.heads import write_head, write_head_for
 from tests.unit.checkpoint.fp8_folders import AUTO_FP8, quantize
-from trtspec.backends.tensorrt_llm.medusa import MedusaEngineDraft
-from trtspec.backends.tensorrt_llm.tree import choices
+from trtspec.backends.tensorrt_llm.heads import MedusaEngineDraft, choices
 from trtspec.base.errors import ModelError
 from trtspec.checkpoint.convert import checkpoint_size, convert
 from trtspec.checkpoint.convert_options import ConvertOptions, Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtspec.backends.tensorrt_llm.tree import choices
+from trtspec.backends.tensorrt_llm.heads import choices
 
 
 @pytest.mark.parametrize("size", [1, 8, 63])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 
@@ -75,6 +76,27 @@ class TestColour:
         assert terminal.getvalue() == "warning: careful\n"
 
 
+class TestTalk:
+    def test_options_behind_a_command_raise_the_level_of_those_before_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        root = logging.RootLogger(logging.WARNING)
+        monkeypatch.setattr(logging, "root", root)
+        monkeypatch.setattr(logging.Logger, "root", root)
+        out = Output()
+        levels = []
+        for verbose in (1, 2):
+            out.set_talk(quiet=False, verbose=verbose)
+            levels.append(root.level)
+        assert levels == [logging.INFO, logging.DEBUG]
+
+    def test_what_is_asked_for_is_said_even_with_q(self, capsys: pytest.CaptureFixture[str]) -> None:
+        out = Output()
+        out.set_talk(quiet=True, verbose=1)
+        out.status("said")
+        assert capsys.readouterr().err == "said\n"
+
+
 class TestText:
     def test_a_narrow_encoding_gets_ascii(self, monkeypatch: pytest.MonkeyPatch) -> None:
         raw = io.BytesIO()
@@ -120,8 +142,8 @@ class TestProgress:
                 advance(5)
         assert lines == [
             "copy ...",
-            "copy: 25 % after 10 s",
-            "copy: 50 % after 20 s",
+            "copy: 25 % after 10 s, 30 s left",
+            "copy: 50 % after 20 s, 20 s left",
             "copy: done in 21.0 s",
         ]
 
@@ -195,6 +217,20 @@ class TestNarrowTable:
             "name   default  a reason of several",
             "                words that is long",
             "other  recipe   short",
+        ]
+
+    def test_the_widest_of_the_others_is_broken_too_where_it_leaves_no_room(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "40")
+        rule = "memory at the batch sizes that are wanted"
+        with redirect_stdout(terminal):
+            Output().table([("yes", rule, "32 requests at full length"), ("no", "K", "8")])
+        assert terminal.getvalue().splitlines() == [
+            "yes  memory at the      32 requests at",
+            "     batch sizes that   full length",
+            "     are wanted",
+            "no   K                  8",
         ]
 
     def test_the_last_column_gets_its_own_lines_where_the_others_leave_no_room(

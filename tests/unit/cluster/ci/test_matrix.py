@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from trtspec.backends.recipes import load
+from trtspec.backends.table import load
 from trtspec.base.errors import RecipeError, TrtspecError
 from trtspec.cli.app import app
-from trtspec.pipeline.store.entry import Entry, platform_of
-from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.store import Entry, Store, platform_of
 from trtspec.pipeline.store.transfer import push
 from trtspec.recipe.releases import RELEASES, release_of
 

@@ -176,7 +176,31 @@ class TestSchemas:
             self.check("vendor.github-workflows", tmp_path / "workflow.yml")
 
 
+def found_by_zizmor(*files: Path) -> str:
+    """What zizmor says of workflows and actions, offline; nothing where it finds no fault."""
+    least = ("--min-severity=medium", "--min-confidence=medium")
+    command: list[str | Path] = [BIN / "zizmor", "--offline", "--no-progress", "--quiet", *least, *files]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in (0, 13, 14), done.stderr
+    return done.stdout if done.returncode else ""
+
+
 class TestSafety:
+    def test_zizmor_finds_nothing(self) -> None:
+        shipped = (
+            ROOT / "trtspec/cluster/ci" / name for name in ("action.yml", "github.yml", "prove-github.yml")
+        )
+        assert found_by_zizmor(ROOT / ".github", *shipped) == ""
+
+    def test_zizmor_finds_what_is_wrong(self, tmp_path: Path) -> None:
+        text = re.sub(r"(actions/checkout)@\w+", r"\1@main", template("prove-github.yml"))
+        file = tmp_path / ".github/workflows/prove.yml"
+        file.parent.mkdir(parents=True)
+        file.write_text(text.replace("run: |", "run: |\n          echo ${{ github.head_ref }}", 1))
+        found = found_by_zizmor(file)
+        assert "unpinned-uses" in found
+        assert "template-injection" in found
+
     def test_nothing_from_outside_is_in_a_script(self, workflow: dict[str, Any]) -> None:
         scripts = [step["run"] for step in steps(workflow) if "run" in step]
         assert len(scripts) == 5

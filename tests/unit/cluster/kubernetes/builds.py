@@ -6,11 +6,11 @@ import json
 from hashlib import sha256
 from pathlib import Path
 
-from trtspec.backends.recipes import load
+from trtspec.backends.table import load
 from trtspec.base.roles import Role
 from trtspec.cluster.kubernetes.recipe_values import BuildEngine, StoredBuild, derive, from_build
 from trtspec.cluster.kubernetes.values import Values
-from trtspec.pipeline.store.entry import Chunk, Entry, StoredFile, platform_of
+from trtspec.pipeline.store.store import Chunk, Entry, StoredFile, platform_of
 from trtspec.recipe.releases import release_of
 from trtspec.recipe.schema import Recipe
 

@@ -7,12 +7,11 @@ from pathlib import Path
 
 from tests.fakes.kubernetes.emulator import Emulator
 from tests.fakes.kubernetes.scripts import Script
-from trtspec.backends.recipes import load
+from trtspec.backends.table import load
 from trtspec.base.errors import UnavailableError
 from trtspec.cluster.jobs import ClusterJob, JobState, JobStatus, Product, follow
 from trtspec.cluster.kubernetes.jobs import KubernetesJobs
-from trtspec.pipeline.store.entry import Platform
-from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.store import Platform, Store
 
 KEY = "0123456789abcdef" * 4
 

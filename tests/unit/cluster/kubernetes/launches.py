@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.support.servers_of_others import server_named
 from trtspec.backends.launch import ServerLaunch
-from trtspec.backends.recipes import loads
 from trtspec.backends.shared.servers import LaunchInputs, LaunchModel
+from trtspec.backends.table import loads
 from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
 from trtspec.cluster.kubernetes.recipe_values import derive, from_launch
 from trtspec.cluster.kubernetes.values import Values

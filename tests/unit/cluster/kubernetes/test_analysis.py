@@ -63,14 +63,14 @@ def served(labels: str, accepted: int, fast: int, failed: int, cancelled: int = 
     """What the pods of a build add in a minute, of 1000 draft tokens and 100 requests."""
     first = "trtspec:time_to_first_token_seconds_bucket"
     return {
-        f'trtspec:spec_decode_num_draft_tokens{{{labels},origin="engine"}}': "0+1000x20",
-        f'trtspec:spec_decode_num_accepted_tokens{{{labels},origin="engine"}}': f"0+{accepted}x20",
+        f'trtspec:spec_decode_num_draft_tokens_total{{{labels},origin="engine"}}': "0+1000x20",
+        f'trtspec:spec_decode_num_accepted_tokens_total{{{labels},origin="engine"}}': f"0+{accepted}x20",
         f'{first}{{{labels},le="5.0"}}': f"0+{fast}x20",
         f'{first}{{{labels},le="10.0"}}': "0+100x20",
         f'{first}{{{labels},le="+Inf"}}': "0+100x20",
-        f'trtspec:request_errors{{{labels},kind="engine_failure"}}': f"0+{failed}x20",
-        f'trtspec:request_errors{{{labels},kind="cancelled"}}': f"0+{cancelled}x20",
-        f'trtspec:request_success{{{labels},finished_reason="stop"}}': f"0+{100 - failed}x20",
+        f'trtspec:request_errors_total{{{labels},kind="engine_failure"}}': f"0+{failed}x20",
+        f'trtspec:request_errors_total{{{labels},kind="cancelled"}}': f"0+{cancelled}x20",
+        f'trtspec:request_success_total{{{labels},finished_reason="stop"}}': f"0+{100 - failed}x20",
     }
 
 

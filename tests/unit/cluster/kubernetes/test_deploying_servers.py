@@ -79,10 +79,13 @@ def test_deploy_refuses_a_build_made_before_the_recipe_changed_its_options(built
     assert '"num_speculative_tokens": 2' in built.deploy("--dry-run", "--output", "other").stdout
 
 
-def test_no_build_and_a_store(cli: Cli) -> None:
+def test_no_build_is_named_with_what_makes_it(cli: Cli) -> None:
     said = cli.deploy(status=1).stderr
     assert re.search("there is no build here, in /.*\nhint: trtspec build pair.yaml", said)
-    assert "no engine is in a store" in cli.deploy("--store", "s3://engines", status=1).stderr
+
+
+def test_a_store_is_refused_for_a_server_that_has_no_engine_in_one(built: Cli) -> None:
+    assert "no engine is in a store" in built.deploy("--store", "s3://engines", status=1).stderr
 
 
 def test_the_same_server_without_drafts_beside_it(built: Cli, emulator: Emulator) -> None:

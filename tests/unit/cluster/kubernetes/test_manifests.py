@@ -162,7 +162,7 @@ def test_a_store_without_this_build(pair_recipe: Path, built: str) -> None:
     pair_recipe.write_text(pair_recipe.read_text() + "kubernetes: {replicas: 3}\n")
     assert run("kubernetes", "deploy", pair_recipe, "--store", built, "--dry-run").exit_code == 0
     pair_recipe.write_text(pair_recipe.read_text() + "speculation: {max_draft_len: 2}\n")
-    error = run("kubernetes", "deploy", pair_recipe, "--store", built, "--dry-run").exception
+    error = run("kubernetes", "deploy", pair_recipe, "--store", built).exception
     assert isinstance(error, StoreError)
     assert "has no build of pair from the recipe as it is now, but it has builds of other recipes" in str(
         error
@@ -170,7 +170,7 @@ def test_a_store_without_this_build(pair_recipe: Path, built: str) -> None:
 
 
 def test_no_store_and_a_store_with_a_secret(pair_recipe: Path) -> None:
-    assert isinstance(run("kubernetes", "deploy", pair_recipe, "--dry-run").exception, RecipeError)
+    assert isinstance(run("kubernetes", "deploy", pair_recipe).exception, RecipeError)
     url = "ftp://me:hidden@host/engines"
     error = run("kubernetes", "deploy", pair_recipe, "--store", url, "--dry-run").exception
     assert isinstance(error, StoreError)

@@ -15,7 +15,7 @@ import yaml
 
 from tests.unit.cluster.kubernetes.builds import RECIPES, STORE, stored, values
 from tests.unit.cluster.kubernetes.rendered import rendered
-from trtspec.backends.recipes import load, loads
+from trtspec.backends.table import load, loads
 from trtspec.base.errors import RecipeError
 from trtspec.base.roles import Role
 from trtspec.base.units import GIB

@@ -12,7 +12,7 @@ import pytest
 from tests.support.servers_of_others import SERVERS
 from tests.unit.cluster.kubernetes.launches import KEYS, SECTIONS, TARGET, WEIGHTS, launch, loaded, values
 from tests.unit.cluster.kubernetes.rendered import rendered
-from trtspec.backends.recipes import loads
+from trtspec.backends.table import loads
 from trtspec.base.errors import RecipeError
 from trtspec.base.units import GIB
 from trtspec.cluster.kubernetes.recipe_values import from_launch

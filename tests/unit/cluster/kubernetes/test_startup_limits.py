@@ -11,7 +11,7 @@ import pytest
 from tests.unit.cluster.kubernetes.launches import launch
 from trtspec.cluster.kubernetes.recipe_values import STARTUP_S, startup_failures, startup_failures_of_server
 from trtspec.deployment.deployment import limit_for_build, limit_for_engines, limit_for_models
-from trtspec.pipeline.store.entry import Chunk, Entry, Platform, StoredFile
+from trtspec.pipeline.store.store import Chunk, Entry, Platform, StoredFile
 
 
 def entry(size: int) -> Entry:

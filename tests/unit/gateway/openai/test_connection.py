@@ -295,12 +295,12 @@ def test_a_head_that_the_application_does_not_see_is_counted(sent: bytes) -> Non
 
     assert asyncio.run(run())[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 431")
     assert counted(refusals) == [
-        'trtspec:front_refusals{api="openai",model="llm",reason="invalid_request"} 1'
+        'trtspec:front_refusals_total{api="openai",model="llm",reason="invalid_request"} 1'
     ]
 
 
 def counted(refusals: Refusals) -> list[str]:
-    return [line for line in refusals.text().splitlines() if line.endswith("} 1")]
+    return [line for line in refusals.text().splitlines() if "_total" in line and line.endswith("} 1")]
 
 
 def test_a_connection_too_many_is_refused_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +321,7 @@ def test_a_connection_too_many_is_refused_and_counted(monkeypatch: pytest.Monkey
     assert b'"type": "server_error"' in said
     assert first.endswith(b"ok")
     assert counted(refusals) == [
-        'trtspec:front_refusals{api="openai",model="llm",reason="too_many_connections"} 1'
+        'trtspec:front_refusals_total{api="openai",model="llm",reason="too_many_connections"} 1'
     ]
 
 

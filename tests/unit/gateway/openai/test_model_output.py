@@ -49,6 +49,14 @@ def test_one_number_of_a_list_comes_without_brackets() -> None:
     assert told
     assert (told["acceptance_histogram"], told["num_spec_tokens"]) == ([0], 0)
     assert (told["mean_acceptance_length"], told["draft_acceptance_rate"]) == (1.0, 0.0)
+    assert "nothing_drafted" not in told
+
+
+def test_an_answer_without_drafts_says_why() -> None:
+    none = dict.fromkeys(("num_spec_steps", "total_draft_tokens", "total_accepted_draft_tokens"), 0)
+    said = piece({**LAST, **none, "acceptance_histogram": [0, 0], "speculation": "off: policy"}, 0)
+    assert said.speculation
+    assert said.speculation["nothing_drafted"] == "a step with drafts takes longer here just now"
 
 
 def test_rows_of_likeliest_tokens_come_one_after_the_other() -> None:

@@ -37,7 +37,8 @@ class Opened:
 
 
 @pytest.fixture
-def opened() -> Iterator[Opened]:
+def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
+    monkeypatch.setattr("trtspec.gateway.triton.front._ENDING_S", 0.05)
     ports = Ports(*free_ports())
     front = Front(Origins(HOST), ports, "m", "secret")
     front.start()

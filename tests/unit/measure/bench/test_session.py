@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,14 +18,13 @@ from aiohttp import web
 from pyarrow.parquet import read_table
 
 from trtspec.measure.bench import session
-from trtspec.measure.bench.compare import merged
 from trtspec.measure.bench.plan import BenchPlan
 from trtspec.measure.bench.result import Arms, BenchResult, OfferedLoad, read
 from trtspec.measure.bench.sample import ArmName, RequestSample
 from trtspec.measure.bench.session import BenchTargets, run
 from trtspec.measure.bench.traffic import OwnTraffic
-from trtspec.measure.workloads.recorded import read_recorded
-from trtspec.measure.workloads.workload import Prompt, Workload
+from trtspec.measure.prove.proof import merged
+from trtspec.measure.workloads.workload import Prompt, Workload, read_recorded
 
 Outcome = tuple[BenchResult, tuple[Path, ...]]
 KEY = "sk-a-secret-that-nobody-may-see"
@@ -230,6 +230,19 @@ def test_a_run_without_answers_leaves_none_of_an_earlier_run(
     (_, files), _ = bench(url, tmp_path, as_csv=True, plan=replace(PLAN, workload=refused))
     names = {"result.json", "samples.csv"}
     assert {file.name for file in files} == names == {file.name for file in tmp_path.iterdir()}
+
+
+def test_signals_mean_afterwards_what_they_meant_before(server: tuple[Server, str], tmp_path: Path) -> None:
+    """A proof measures in the middle of its work, and SIGTERM is to end the rest in order too."""
+
+    def end(*_: object) -> None: ...
+
+    known = signal.signal(signal.SIGTERM, end)
+    try:
+        bench(server[1], tmp_path, as_csv=True)
+        assert signal.getsignal(signal.SIGTERM) is end
+    finally:
+        signal.signal(signal.SIGTERM, known)
 
 
 def test_two_runs_become_one_of_the_loads_that_both_have(server: tuple[Server, str], tmp_path: Path) -> None:

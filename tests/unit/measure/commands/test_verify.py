@@ -11,6 +11,7 @@ import pytest
 from tests.support.command_line import trtspec
 from tests.unit.measure.verify.conftest import build
 
+TINY = Path(__file__).parents[4] / "recipes/tiny"
 FEW = ("--prompt", "code-1", "--max-tokens", "16", "--draws", "0", "--num-draft-tokens", "2")
 
 
@@ -46,7 +47,7 @@ def test_json_has_every_difference_and_the_verdict(built: Path) -> None:
 
 def test_a_workload_has_the_prompts(built: Path, tmp_path: Path) -> None:
     (tmp_path / "few.txt").write_text("def one():\ndef two():\n")
-    options = ("--max-tokens", 8, "--draws", 0, "--num-draft-tokens", 1, "--json")
+    options = ("--max-tokens", 8, "--draws", 0, "--num-draft-tokens", 1, "--cases", "none", "--json")
     done = trtspec("verify", *place(built), "--workload", tmp_path / "few.txt", *options)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["noise"]["texts"] == 2
@@ -66,7 +67,6 @@ def test_cases_are_told_with_what_they_found(built: Path) -> None:
     [
         ((), "name a recipe"),
         (("--url", "http://127.0.0.1:9"), "--tokenizer"),
-        (("recipe.yaml", "--baseline", "http://127.0.0.1:9"), "--baseline"),
         (("recipe.yaml", "--cases", "nobody"), "no case is nobody"),
     ],
 )
@@ -92,6 +92,16 @@ def test_engines_that_are_models_of_their_own_are_verified_where_they_are_served
     done = trtspec("verify", built / "recipe.yaml", "--output", folder)
     assert done.returncode == 1
     assert "--url http://127.0.0.1:8000" in done.stderr
+
+
+def test_another_engines_server_is_for_prove(tmp_path: Path) -> None:
+    recipe, build = tmp_path / "vllm.yaml", tmp_path / "build"
+    models = f"target: {{model: {TINY}/target}}\ndraft: {{model: {TINY}/draft}}\n"
+    recipe.write_text(f"name: tiny\n{models}engine: {{backend: vllm}}\nhardware: {{gpu: none}}\n")
+    assert trtspec("build", recipe, "--output", build).returncode == 0
+    done = trtspec("verify", recipe, "--output", build)
+    assert done.returncode == 1
+    assert f"trtspec prove {recipe}" in " ".join(done.stderr.split())
 
 
 def test_a_prompt_that_is_not_there_is_told_the_names(built: Path) -> None:

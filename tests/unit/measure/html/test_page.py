@@ -78,6 +78,7 @@ def test_hostile_words_stay_words() -> None:
     assert {element.tag for element in root.iter()} == {element.tag for element in tree(result()).iter()}
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_characters_that_no_html_file_may_have_are_escaped_in_the_page() -> None:
     name = "a\x00b\x1b[31m\u202ec\ud800"
     html = as_html(page(replace(result(), model=replace(result().model, recipe=name))))
@@ -112,6 +113,7 @@ def near(cell: str, value: float) -> bool:
         return False
 
 
+@pytest.mark.usefixtures("without_plots")
 @pytest.mark.parametrize(
     ("verdict", "heading", "what"),
     [
@@ -202,6 +204,7 @@ def test_the_page_leaves_out_sections_without_measurements() -> None:
     assert "not measured" in text
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_drafts_that_do_badly_are_called_out() -> None:
     text = words(tree(result()))
     assert "Few drafts are accepted for roleplay (44%), writing (48%)" in text

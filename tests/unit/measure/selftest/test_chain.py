@@ -24,7 +24,7 @@ from tests.fakes.gpu_machine import H100, GpuMachine
 from tests.support.command_line import trtspec as run
 from trtspec.base.errors import UnavailableError
 from trtspec.measure.selftest import chain, random_pair
-from trtspec.measure.selftest.builds import TrialBuild, TrialPairs
+from trtspec.measure.selftest.builds import LOW_LATENCY, TrialBuild, TrialPairs
 from trtspec.measure.selftest.trial import Outcome, Ruling
 from trtspec.measure.verify.result import Difference, GreedyComparison, VerifyResult
 from trtspec.measure.verify.tolerance import Tolerance
@@ -34,6 +34,7 @@ from trtspec.recipe.releases import release_of
 from trtspec.recipe.shipped import TINY
 
 NOT_SERVED = "nobody serves here"
+SECRETS = {"HF_TOKEN": "hf_0123456789", "FAKE_API_KEY": "correct horse"}
 
 
 @pytest.fixture
@@ -69,20 +70,21 @@ def bindings(machine: GpuMachine) -> GpuMachine:
     return machine
 
 
+@pytest.mark.sweep
+@pytest.mark.parametrize("beside", [(), ("fp8",)])
 def test_a_selftest_of_this_machine_reports_each_check_and_bundles_no_secrets(
-    bindings: GpuMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bindings: GpuMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: tuple[str, ...]
 ) -> None:
-    only(monkeypatch, "reference", "bf16-chunked", "fp8")
+    only(monkeypatch, "reference", "bf16-chunked", *beside)
     bundle = tmp_path / "selftest.zip"
-    secret = {"HF_TOKEN": "hf_0123456789", "FAKE_API_KEY": "correct horse"}
     done = run(
         *("selftest", "--json", "--output", tmp_path / "out", "--bundle", bundle),
-        environment=bindings.environment | secret,
+        environment=bindings.environment | SECRETS,
     )
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
     assert (found["ok"], found["backend"], found["release"]) == (False, "tensorrt_llm", "1.2.1")
-    assert outcomes(found, "fp8")["build"][0] == "ok"
+    assert {outcomes(found, build)["build"][0] for build in beside} <= {"ok"}
     by_name = outcomes(found, "bf16-chunked")
     assert by_name.pop("in_process") == ("differs", f"Triton: {NOT_SERVED}")
     for name in ("trimmed drafts", "sampled drafts that are cut"):
@@ -94,7 +96,7 @@ def test_a_selftest_of_this_machine_reports_each_check_and_bundles_no_secrets(
         text = "".join(file.read(name).decode() for name in names)
     assert {"selftest.json", "bf16-chunked.yaml", "bf16-chunked.log", "bf16-chunked.signatures.json"} <= names
     assert any(name.endswith("speculative_llm/config.pbtxt") for name in names)
-    assert not any(value in text for value in secret.values())
+    assert not any(value in text for value in SECRETS.values())
 
 
 @pytest.mark.sweep
@@ -137,7 +139,7 @@ def test_in_nvidias_image(machine: GpuMachine, tmp_path: Path, monkeypatch: pyte
     assert daemon.running() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.sweep)])
 def test_a_self_test_that_is_ended_leaves_no_container(
     machine: GpuMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
@@ -155,6 +157,7 @@ def test_a_self_test_that_is_ended_leaves_no_container(
     assert daemon.running() == []
 
 
+@pytest.mark.sweep
 def test_an_engine_that_ends_the_process(
     machine: GpuMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,7 +225,7 @@ def test_a_verification_that_finds_a_fault_is_told_and_kept_for_the_bundle(
         yield SimpleNamespace(url="http://127.0.0.1:1", model_name="tiny")
 
     @asynccontextmanager
-    async def on_servers(*_: object) -> AsyncIterator[None]:
+    async def on_server(*_: object) -> AsyncIterator[None]:
         yield
 
     async def verify(*_: object) -> VerifyResult:
@@ -234,13 +237,21 @@ def test_a_verification_that_finds_a_fault_is_told_and_kept_for_the_bundle(
     machine.tensorrt_llm()
     only(monkeypatch, "reference", "bf16")
     monkeypatch.setattr(chain, "served", served)
-    monkeypatch.setattr(chain, "on_servers", on_servers)
+    monkeypatch.setattr(chain, "on_server", on_server)
     monkeypatch.setattr(chain, "verify", verify)
-    done = run("selftest", "--json", "--output", tmp_path / "out", environment=machine.environment)
+    bundle = tmp_path / "selftest.zip"
+    done = run(
+        *("selftest", "--json", "--output", tmp_path / "out", "--bundle", bundle),
+        environment=machine.environment | SECRETS,
+    )
     found = outcomes(json.loads(done.stdout), "bf16")["lossless"]
     assert found == ("differs", "speculation changed the answer in 1 place")
     kept = json.loads((tmp_path / "out/bf16.verify.json").read_text())
     assert kept["comparisons"][0]["differences"][0]["position"] == 17
+    with zipfile.ZipFile(bundle) as file:
+        texts = {name: file.read(name).decode() for name in file.namelist()}
+    assert {"selftest.json", "bf16.yaml", "bf16.verify.json"} <= texts.keys()
+    assert not any(value in text for value in SECRETS.values() for text in texts.values())
 
 
 def test_a_selftest_names_a_missing_tool_or_pair_at_once(machine: GpuMachine, tmp_path: Path) -> None:
@@ -288,6 +299,19 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(random_pair, name, size)
 
 
+@pytest.mark.parametrize(
+    ("batch_ms", "said"),
+    [(2.0, "a batch 1.50 times: they pay"), (6.0, "a batch 0.50 times: they do not pay")],
+)
+def test_plugins_of_low_latency_pay_where_a_batch_is_faster(batch_ms: float, said: str) -> None:
+    usual = {"prefill_ms": 8.0, "batch_ms": 3.0}
+    times = {"random-fp8": usual, LOW_LATENCY: {"prefill_ms": 8.0, "batch_ms": batch_ms}}
+    (found,) = chain._compared(times)
+    assert found.found == f"prefill 1.00 times as fast, {said}"
+    assert not list(chain._compared({"random-fp8": usual}))
+
+
+@pytest.mark.sweep
 @pytest.mark.usefixtures("small")
 def test_times_of_both_ways_to_multiply_in_fp8_are_compared(
     bindings: GpuMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

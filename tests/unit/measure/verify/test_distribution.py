@@ -60,7 +60,7 @@ def drawn(variation: float, open_prompts: int, dice: Any) -> list[Drawn]:
     return found
 
 
-@pytest.mark.parametrize("open_prompts", [pytest.param(4, marks=pytest.mark.sweep), 1])
+@pytest.mark.parametrize("open_prompts", [pytest.param(number, marks=pytest.mark.sweep) for number in (4, 1)])
 def test_the_sampling_check_finds_every_difference_that_it_promises_to_find(open_prompts: int) -> None:
     """Prompts that leave no choice can hide nothing, and count for nothing."""
     dice, sampling = np.random.default_rng(1), check()

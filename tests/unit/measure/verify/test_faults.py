@@ -32,8 +32,8 @@ def test_an_honest_pair_passes(float32_build: Path, verified: Verified) -> None:
     [
         pytest.param(faults.accepts_one_too_many, marks=pytest.mark.sweep),
         faults.drops_the_bonus_token,
-        faults.keeps_a_stale_block,
-        faults.begins_verifications_twice,
+        pytest.param(faults.keeps_a_stale_block, marks=pytest.mark.sweep),
+        pytest.param(faults.begins_verifications_twice, marks=pytest.mark.sweep),
     ],
 )
 def test_a_fault_of_every_round_is_found(
@@ -80,6 +80,7 @@ def test_a_wrong_seed_is_found(
     assert result.reasons == ["sampled text has another distribution with drafts than without"]
 
 
+@pytest.mark.sweep
 def test_honest_sampling_passes(float32_build: Path, verified: Verified) -> None:
     result = verified(float32_build, SAMPLED, OPEN)
     assert result.is_lossless, result.reasons

@@ -13,8 +13,7 @@ from pyarrow.parquet import write_table
 
 from trtspec.base.errors import DatasetError, MeasureError
 from trtspec.measure.workloads.reading import mixed, read_lengths, read_rows, read_workload
-from trtspec.measure.workloads.synthetic import Shape, synthetic
-from trtspec.measure.workloads.workload import Prompt
+from trtspec.measure.workloads.workload import Prompt, Shape, synthetic
 
 
 def words(text: str) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trtspec.base.errors import DatasetError
-from trtspec.measure.workloads.recorded import Recorded, append_recorded, read_recorded
+from trtspec.measure.workloads.workload import Recorded, append_recorded, read_recorded
 
 WHOLE = Recorded(
     name="fib",

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.fakes.heads import write_head
-from tests.unit.pipeline.inspection.test_heads import TARGET
+from tests.fakes.heads import TARGET, write_head
 from trtspec.base.errors import ModelError, TensorError
 from trtspec.models.heads.dflash import DFlashDescription
 from trtspec.models.heads.reading import read_head

@@ -143,7 +143,7 @@ def kill_everywhere(recipe: Path, every: int) -> int:
     return int(result.stdout)
 
 
-@pytest.mark.parametrize(("every", "kills"), [(47, 5), pytest.param(11, 20, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize(("every", "kills"), [(97, 1), pytest.param(11, 20, marks=pytest.mark.sweep)])
 def test_killed_at_any_moment_the_next_run_ends_with_the_same_bytes(
     pair_recipe: Path, every: int, kills: int
 ) -> None:

@@ -16,16 +16,14 @@ from trtspec.base.errors import ModelError
 from trtspec.checkpoint.calibration import read_calibration
 from trtspec.cli.app import app
 
-FP8 = "{weights: fp8, kv_cache: fp8, calibration: {dataset: texts.jsonl, samples: 8, max_length: 32}}"
+FP8 = "{weights: fp8, kv_cache: fp8, calibration: {dataset: texts.jsonl, samples: 4, max_length: 32}}"
 
 
 @pytest.fixture
 def recipe(pair_recipe: Path, llama_folder: Callable[..., Path]) -> Path:
     """The pair in FP8, and texts for it; of the draft the recipe says only the precision."""
     llama_folder("draft", num_hidden_layers=1, initializer_range=0.1)
-    lines = (
-        json.dumps({"text": f"{number} green bottles standing on wall {number}"}) for number in range(20)
-    )
+    lines = (json.dumps({"text": f"{number} green bottles standing on wall {number}"}) for number in range(7))
     (pair_recipe.parent / "texts.jsonl").write_text("\n".join(lines))
     write(pair_recipe, FP8)
     return pair_recipe
@@ -81,7 +79,7 @@ def test_a_calibration_is_repeated_only_when_its_settings_or_texts_change(recipe
     ]
     write(recipe, FP8, "{weights: fp8, kv_cache: fp8}")
     assert ran(recipe, verb="convert") == ["calibrate draft", "convert draft"]
-    write(recipe, FP8.replace("samples: 8", "samples: 9"), "{weights: fp8, kv_cache: fp8}")
+    write(recipe, FP8.replace("samples: 4", "samples: 5"), "{weights: fp8, kv_cache: fp8}")
     assert "calibrate target" in ran(recipe, verb="convert")
     with (recipe.parent / "texts.jsonl").open("a") as stream:
         stream.write('\n{"text": "one more"}')

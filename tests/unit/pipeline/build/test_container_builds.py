@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -100,6 +101,11 @@ def test_the_dry_run_prints_what_is_run(build: Builds, docker: DockerDaemon) -> 
     assert ran[:at] == shown[:at]
     assert ran[at + 1 : len(shown)] == shown[at + 1 :]
     assert [word for word in ran[len(shown) :] if word.startswith("-")] == ["--output_timing_cache"]
+
+
+def test_the_dry_run_fetches_the_image_by_its_digest(build: Builds) -> None:
+    shown, image = build("--container", "--dry-run").stdout, re.escape(IMAGE)
+    assert len(re.findall(rf"\$ docker pull {image}(@sha256:\w+)?\n", shown)) == 2
 
 
 def test_a_machine_without_gpu_or_daemon_prints_the_line_of_one_that_has_them(

@@ -94,7 +94,9 @@ def loads(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             stack.callback(model.service.close)
             return model
 
-        monkeypatch.setitem(sys.modules, "trtspec.serving.triton.bls", SimpleNamespace(TritonModel=connect))
+        monkeypatch.setitem(
+            sys.modules, "trtspec.serving.triton.engines", SimpleNamespace(TritonModel=connect)
+        )
         yield
 
 
@@ -182,4 +184,5 @@ def test_a_container_builds_the_target_alone_and_serves_both(bench: Bench) -> No
     bench.run("build", "recipe.yaml", "--output", "out", "--container")
     (words,) = docker.calls("run")
     assert "draft_tokens_external" in words
-    assert bench.run("deploy", "recipe.yaml", "--output", "out", "--container", "--dry-run").count(image) == 1
+    shown = bench.run("deploy", "recipe.yaml", "--output", "out", "--container", "--dry-run")
+    assert f"    {image} " in shown

@@ -25,8 +25,8 @@ from tests.unit.pipeline.build.test_heads_inside import (
     config,
     planned,
 )
-from trtspec.backends.recipes import load as load_recipe
-from trtspec.backends.tensorrt_llm.tree import choices
+from trtspec.backends.table import load as load_recipe
+from trtspec.backends.tensorrt_llm.heads import choices
 from trtspec.base.errors import ModelError, RecipeError
 from trtspec.deployment.build import DeployedBuild
 from trtspec.pipeline.inspection.folder import inspect

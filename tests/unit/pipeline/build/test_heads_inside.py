@@ -24,8 +24,8 @@ from tests.fakes.bindings import stand_in
 from tests.fakes.gpu_machine import H200
 from tests.fakes.heads import write_head_for
 from tests.unit.pipeline.build.test_heads import Bench
-from trtspec.backends.recipes import load as load_recipe
-from trtspec.backends.tensorrt_llm.tree import choices
+from trtspec.backends.table import load as load_recipe
+from trtspec.backends.tensorrt_llm.heads import choices
 from trtspec.base.errors import ModelError, RecipeError, UnavailableError
 from trtspec.cli.app import app
 from trtspec.deployment.build import DeployedBuild

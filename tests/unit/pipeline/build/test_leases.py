@@ -128,8 +128,8 @@ def test_who_waits_is_told_for_whom(pair_recipe: Path, store: Path, monkeypatch:
 
     monkeypatch.setattr("trtspec.cli.terminal.output._INTERVAL_S", 0.0)
     with held(pair_recipe, store, expiry_s=3600.0) as process:
-        while not any("build" in builder.note for builder in builders(store) if builder):
-            process.poll()
+        while not all(builder and "build" in builder.note for builder in builders(store)):
+            assert process.poll() is None
         monkeypatch.setattr("trtspec.pipeline.store.lease.time.sleep", sleep)
         args = ["build", pair_recipe, "--output", pair_recipe.parent / "second", "--store", store]
         result = CliRunner().invoke(app, list(map(str, args)))

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
 import trtspec
-from trtspec.backends.recipes import load
+from trtspec.backends.table import load
 from trtspec.base.errors import ModelError
 from trtspec.models.source import TIES, read_source
 from trtspec.pipeline.build.plan import PlanRequest, look_here

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from tests.fakes.heads import write_head
-from tests.unit.pipeline.inspection.test_heads import TARGET
+from tests.fakes.heads import TARGET, write_head
 from trtspec.backends.launch import read
 from trtspec.cli.app import app
 

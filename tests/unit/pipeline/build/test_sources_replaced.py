@@ -22,7 +22,6 @@ from tests.support.command_line import trtspec as command
 from trtspec.base.errors import ChangedError
 from trtspec.base.progress import Advance
 from trtspec.pipeline.run.records import read_records
-from trtspec.pipeline.steps.pull import unbuilt
 from trtspec.pipeline.store import lease
 from trtspec.pipeline.store.store import Store
 
@@ -223,7 +222,7 @@ def test_weights_are_replaced_while_another_builds_the_engine(
             store.files.remove(store.files.find("building"))
         yield lambda *_: None
 
-    for _, platform, key in unbuilt(made.resolved, made.keys(), made.pending(), None):
+    for _, platform, key in made.unbuilt(made.pending(), None):
         store.files.write(f"building/{platform.folder}/{key}/000001.json", lease.to_bytes(named))
     with pytest.raises(ChangedError) as caught:
         trtspec.build(pair_recipe, output=tmp_path / "build", store=store, progress=watch)

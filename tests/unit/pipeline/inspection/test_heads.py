@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
-from tests.fakes.heads import write_head
+from tests.fakes.heads import TARGET, write_head
 from tests.unit.pipeline.inspection.reports import Save, only, said
-from trtspec.backends.recipes import load
+from trtspec.backends.table import load
 from trtspec.base.errors import ModelError
 from trtspec.base.findings import Severity
 from trtspec.cli.app import app
@@ -23,14 +21,6 @@ from trtspec.pipeline.inspection.pair import PairReport
 from trtspec.pipeline.machine.host import Host
 
 RUN = CliRunner()
-TARGET: dict[str, Any] = {
-    "hidden_size": 16,
-    "vocab_size": 24,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "dtype": torch.float32,
-}
 
 
 def test_the_facts_of_a_head(tmp_path: Path) -> None:

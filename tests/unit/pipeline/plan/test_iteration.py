@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.backends.recipes import load
+from trtspec.backends.table import load
 from trtspec.pipeline.engine.engine_options import BuildOptions
-from trtspec.pipeline.plan.iteration import choose_num_tokens
-from trtspec.pipeline.plan.resolved import Choice, Chooser
+from trtspec.pipeline.plan.resolved import Choice, Chooser, choose_num_tokens
 
 SCARCE = "more would cost over a tenth of the KV cache"
 WHOLE = ": an iteration counts them whole"

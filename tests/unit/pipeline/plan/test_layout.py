@@ -180,7 +180,7 @@ def test_a_recipe_without_a_draft_model_reaches_its_repository(
     """As one has whose drafts come from elsewhere; the schema's only method refuses it."""
     alone = "\n".join(line for line in pair_recipe.read_text().splitlines() if "draft" not in line)
     pair_recipe.write_text(alone)
-    monkeypatch.setattr("trtspec.backends.recipes.contradictions", lambda *_, **__: [])
+    monkeypatch.setattr("trtspec.backends.table.contradictions", lambda *_, **__: [])
 
     made = make_plan(pair_recipe, output=pair_recipe.parent / "out", to_run=True)
     run(made.steps, made.output, made.digests, no_progress)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trtspec.backends.recipes import load
+from trtspec.backends.table import load
 from trtspec.base.errors import ModelError, RecipeError
 from trtspec.base.roles import Role
 from trtspec.checkpoint.convert_options import Mapping as RankMapping

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.heads import write_head
+from tests.fakes.heads import TARGET, write_head
 from tests.fakes.mtp import DEEPSEEK, make_mtp
-from tests.unit.pipeline.inspection.test_heads import TARGET
 from tests.unit.pipeline.plan.conftest import Planned
 from trtspec.backends.launch import ServerLaunch
 from trtspec.base.errors import RecipeError

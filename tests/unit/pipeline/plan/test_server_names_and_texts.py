@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.heads import write_head
-from tests.unit.pipeline.inspection.test_heads import TARGET
+from tests.fakes.heads import TARGET, write_head
 from tests.unit.pipeline.plan.conftest import Planned
 from trtspec.base.errors import RecipeError
 from trtspec.pipeline.build.plan import make_plan

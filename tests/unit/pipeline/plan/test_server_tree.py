@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.pipeline.plan.conftest import Planned
 from trtspec.backends.importing import Imported, recipe_of
-from trtspec.backends.recipes import loads
+from trtspec.backends.table import loads
 from trtspec.base.errors import RecipeError
 from trtspec.pipeline.plan.memory import budget
 from trtspec.pipeline.plan.speed import unforeseeable

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import s3
-from trtspec.pipeline.store.entry import Content, Entry, Platform
-from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.store import Content, Entry, Platform, Store
 from trtspec.pipeline.store.transfer import describe
 
 H200 = Platform("tensorrt_llm", 90, "10.14.1.48", "1.2.1")

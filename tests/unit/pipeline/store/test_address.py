@@ -10,7 +10,7 @@ import pytest
 
 from trtspec.base.errors import StoreError, UnavailableError
 from trtspec.base.extras import how_to_install
-from trtspec.pipeline.store.address import StoreAddress
+from trtspec.pipeline.store.files import StoreAddress
 from trtspec.pipeline.store.store import Store
 
 

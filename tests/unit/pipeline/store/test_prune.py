@@ -21,9 +21,8 @@ from tests.unit.pipeline.store.conftest import H200, entry_of
 from trtspec.base.errors import StoreError
 from trtspec.base.progress import no_progress
 from trtspec.pipeline.store import upkeep as room
-from trtspec.pipeline.store.entry import Entry, to_bytes
 from trtspec.pipeline.store.files import Files, Stat
-from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.store import Entry, Store, to_bytes
 from trtspec.pipeline.store.transfer import push
 from trtspec.pipeline.store.upkeep import Prune, PruneRules, choose, exclusively, prune, verify
 

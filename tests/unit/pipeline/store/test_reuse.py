@@ -14,14 +14,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.pipeline.store.conftest import entry_of, tree
-from trtspec.base.atomic import temporary, write_atomically
 from trtspec.base.errors import UnavailableError
-from trtspec.base.locks import try_lock
+from trtspec.base.files import temporary, try_lock, write_atomically
 from trtspec.base.progress import no_progress
 from trtspec.pipeline.store import reuse
-from trtspec.pipeline.store.entry import Entry
 from trtspec.pipeline.store.reuse import find_problem, keep, remembered
-from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.store import Entry, Store
 from trtspec.pipeline.store.transfer import push
 
 _PULL = """

@@ -14,8 +14,7 @@ import pytest
 from tests.unit.pipeline.store.conftest import H200, entry_of, tree
 from trtspec.base.errors import CorruptedError, StoreError
 from trtspec.base.progress import no_progress
-from trtspec.pipeline.store.entry import Platform, from_bytes, to_bytes
-from trtspec.pipeline.store.store import Store
+from trtspec.pipeline.store.store import Platform, Store, from_bytes, to_bytes
 from trtspec.pipeline.store.transfer import pull, push
 from trtspec.pipeline.store.upkeep import drop, verify
 

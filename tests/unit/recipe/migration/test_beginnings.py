@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from trtspec.backends.importing import Imported, recipe_of
-from trtspec.backends.recipes import loads
 from trtspec.backends.sglang.flags import FLAGS as SGLANG
+from trtspec.backends.table import loads
 from trtspec.backends.vllm.flags import FLAGS as VLLM
 from trtspec.base.errors import RecipeError, TrtspecError
 from trtspec.recipe.migration.command import Option, OwnFlags, Syntax, options

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from tests.unit.recipe.migration.commands_made_up import MADE
 from tests.unit.recipe.migration.commands_of_others import VERBATIM, Case
-from trtspec.backends.recipes import load
-from trtspec.backends.table import backend_named
+from trtspec.backends.table import backend_named, load
 from trtspec.base.errors import TrtspecError
 from trtspec.cli.app import app
 from trtspec.methods.table import METHODS

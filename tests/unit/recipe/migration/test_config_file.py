@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trtspec.backends.importing import recipe_of
-from trtspec.backends.recipes import loads
+from trtspec.backends.table import loads
 from trtspec.base.errors import TrtspecError
 
 HERE = Path("recipe.yaml")

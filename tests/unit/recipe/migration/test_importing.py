@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtspec.backends.importing import Imported, recipe_of
-from trtspec.backends.recipes import loads
 from trtspec.backends.sglang import flags as sglang
-from trtspec.backends.table import runner_of
+from trtspec.backends.table import loads, runner_of
 from trtspec.backends.tensorrt_llm_pytorch import flags as trtllm_serve
 from trtspec.backends.vllm import flags as vllm
 from trtspec.base.errors import TrtspecError

@@ -8,7 +8,7 @@ import pytest
 
 from tests.servers.write_switches import of_source, path_of, rewritten
 from trtspec.backends.importing import recipe_of
-from trtspec.backends.recipes import loads
+from trtspec.backends.table import loads
 from trtspec.backends.tensorrt_llm_pytorch.flags import FLAGS, LATER, SWITCHES
 from trtspec.recipe.schema import Recipe
 

@@ -12,7 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from trtspec.backends.importing import Imported, recipe_of
-from trtspec.backends.recipes import loads
+from trtspec.backends.table import loads
 from trtspec.base.errors import TrtspecError
 from trtspec.cli.app import app
 from trtspec.recipe.schema import Recipe

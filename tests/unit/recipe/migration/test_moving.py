@@ -9,13 +9,11 @@ import yaml
 from typer.testing import CliRunner
 
 from trtspec.backends.moving import MovedRecipe, move
-from trtspec.backends.recipes import load, loads
-from trtspec.backends.table import runner_of
+from trtspec.backends.table import load, loads, runner_of
 from trtspec.base.errors import RecipeError
 from trtspec.cli.app import app
 from trtspec.recipe.backends import NAMES
-from trtspec.recipe.edit import edit
-from trtspec.recipe.places import places
+from trtspec.recipe.edit import edit, places
 from trtspec.recipe.schema import Serving
 
 RECIPES = Path(__file__).parents[4] / "recipes"

@@ -9,13 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from trtspec.backends.importing import recipe_of
-from trtspec.backends.recipes import load
 from trtspec.backends.sglang.flags import TOOL as SGLANG
+from trtspec.backends.table import load
 from trtspec.backends.tensorrt_llm_pytorch.flags import TOOL as TRTLLM
 from trtspec.backends.vllm.flags import FLAGS
 from trtspec.backends.vllm.flags import TOOL as VLLM
 from trtspec.cli.app import app
-from trtspec.pipeline.machine.installed import flags_of, python_of
+from trtspec.pipeline.machine.host import flags_of, python_of
 from trtspec.recipe.migration.tool import OwnParser
 from trtspec.recipe.schema import Recipe
 

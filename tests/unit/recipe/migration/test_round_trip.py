@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.servers_of_others import SERVERS, server_named, write_launch
 from trtspec.backends.importing import recipe_of
-from trtspec.backends.recipes import loads
 from trtspec.backends.shared.servers import LaunchInputs, LaunchModel
+from trtspec.backends.table import loads
 from trtspec.checkpoint.convert_options import ConvertOptions, Mapping
 from trtspec.methods.method import Method
 from trtspec.methods.table import DraftModelMethod, Ngram

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from trtspec.backends.importing import Imported, recipe_of
 from trtspec.backends.moving import move
-from trtspec.backends.recipes import load, loads
+from trtspec.backends.table import load, loads
 from trtspec.cli.app import app
 from trtspec.recipe.schema import Recipe
 

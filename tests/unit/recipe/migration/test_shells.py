@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trtspec.backends.importing import Imported, recipe_of
-from trtspec.backends.recipes import loads
+from trtspec.backends.table import loads
 from trtspec.base.errors import TrtspecError
 from trtspec.recipe.migration.command import split
 from trtspec.recipe.migration.script import read_script

@@ -106,7 +106,12 @@ def adaptive(
 @pytest.mark.parametrize(
     ("pair", "acceptances"),
     [
-        pytest.param(Pair(0.0006), (0.75, 0.45, 0.1, 0.75), id="good, fair, bad and good again"),
+        pytest.param(
+            Pair(0.0006),
+            (0.75, 0.45, 0.1, 0.75),
+            id="good, fair, bad and good again",
+            marks=pytest.mark.sweep,
+        ),
         pytest.param(Pair(0.0003), (0.9, 0.3, 0.95), id="a cheap draft"),
         pytest.param(Pair(0.0036), (0.9, 0.1), id="a draft as slow as the target"),
         pytest.param(Pair(0.012), (0.9, 0.1), id="a draft slower than the target"),
@@ -119,7 +124,9 @@ def test_each_phase_has_nearly_the_goodput_of_its_best_fixed_length(
     check(pair, acceptances, QUIET, BAR, 3)
 
 
-@pytest.mark.parametrize("crowd", [pytest.param((0.1, 0.1, 2.0), marks=pytest.mark.sweep), (0.5, 0.3, 3.0)])
+@pytest.mark.parametrize(
+    "crowd", [pytest.param(crowd, marks=pytest.mark.sweep) for crowd in ((0.1, 0.1, 2.0), (0.5, 0.3, 3.0))]
+)
 def test_a_machine_that_is_busy_now_and_then_misleads_it_little(crowd: tuple[float, float, float]) -> None:
     """What else runs lasts as long as a few rounds, or as many, and meets lengths unequally."""
     for acceptances in (0.85, 0.65, 0.85), (0.9, 0.3, 0.95):

@@ -32,8 +32,8 @@ from trtspec.serving.executor import (
     SamplingConfig,
 )
 from trtspec.serving.executors.bls_executor import Arrays, BlsExecutor, Outputs
-from trtspec.serving.executors.limits import read_limits
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
+from trtspec.serving.executors.validation import read_limits
 from trtspec.serving.guides.guides import Guides
 from trtspec.serving.tokenizer import Tokenizer
 

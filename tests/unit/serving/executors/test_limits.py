@@ -12,8 +12,8 @@ from tests.fakes.bindings import change_config
 from tests.fakes.engine_dir import tiny_llama, write_engine
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Limits
-from trtspec.serving.executors.limits import TORCH_VERSION, read_limits
 from trtspec.serving.executors.torch.torch_executor import TorchExecutor
+from trtspec.serving.executors.validation import TORCH_VERSION, read_limits
 
 
 @pytest.fixture

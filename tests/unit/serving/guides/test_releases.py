@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[4]
-RELEASES = {"0.1.21": "TensorRT-LLM 1.0", "0.1.25": "TensorRT-LLM 1.1 and 1.2", "": "what is installed"}
+# Those of TensorRT-LLM 1.0, of 1.1 and 1.2, and what is installed.
+RELEASES = [pytest.param("0.1.21", marks=pytest.mark.sweep), "0.1.25", ""]
 
 
 @pytest.mark.parametrize("version", RELEASES, ids=lambda version: version or "installed")

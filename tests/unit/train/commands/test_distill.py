@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import trtspec
-from trtspec.backends.recipes import load
-from trtspec.measure.workloads.recorded import Recorded, append_recorded
+from trtspec.backends.table import load
+from trtspec.measure.workloads.workload import Recorded, append_recorded
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trtspec.base.progress import Advance, no_progress
-from trtspec.measure.workloads.recorded import Recorded, append_recorded
+from trtspec.measure.workloads.workload import Recorded, append_recorded
 from trtspec.train.distill.distillation import Distilled, distill
 from trtspec.train.distill.settings import DistillationOptions, TrainingSettings
 from trtspec.train.distill.training import Checkpoints

@@ -14,12 +14,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.unit.train.distill.conftest import Run
-from trtspec.backends.recipes import load
+from trtspec.backends.table import load
 from trtspec.base.errors import ServerError
 from trtspec.base.progress import no_progress
 from trtspec.client.endpoint import AskError, EndpointRequest, TimedAnswer
-from trtspec.measure.workloads.recorded import read_recorded
-from trtspec.measure.workloads.workload import Prompt
+from trtspec.measure.workloads.workload import Prompt, read_recorded
 from trtspec.train.distill.distillation import Answers, gather, record_deployed
 from trtspec.train.distill.pair import read_pair
 from trtspec.train.distill.settings import DistillationOptions, TargetDeployment

@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM
 from tests.unit.train.distill.conftest import PROMPT, SETTINGS, Run, recorded, speak
 from trtspec.base.errors import ChangedError, DatasetError, ModelError, PairError, TrainingError
 from trtspec.base.progress import Advance
-from trtspec.measure.workloads.recorded import Recorded, append_recorded
+from trtspec.measure.workloads.workload import Recorded, append_recorded
 from trtspec.train.distill import distillation
 from trtspec.train.distill.model import TrainedDraft
 from trtspec.train.distill.settings import DistillationOptions

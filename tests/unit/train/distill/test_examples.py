@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
-from trtspec.backends.recipes import load
+from trtspec.backends.table import load
 from trtspec.base.progress import no_progress
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.train.distill.examples import Example, collate, examples_of

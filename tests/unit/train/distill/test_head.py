@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from tests.fakes.engine_dir import tiny_model
 from tests.unit.train.distill.conftest import Run
 from trtspec.base.errors import ModelError
-from trtspec.measure.workloads.recorded import Recorded, append_recorded
+from trtspec.measure.workloads.workload import Recorded, append_recorded
 from trtspec.models.heads.eagle3 import Eagle3Description
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head

@@ -9,7 +9,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers
 
 from trtspec.base.errors import DatasetError
-from trtspec.measure.workloads.recorded import Recorded
+from trtspec.measure.workloads.workload import Recorded
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.train.tune.answer import in_tokens
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from tests.fakes.hub import Hub
 from tests.support.command_line import trtspec
-from trtspec.measure.workloads.recorded import Recorded, append_recorded
+from trtspec.measure.workloads.workload import Recorded, append_recorded
 
 EMBEDDING = "model.embed_tokens.weight"
 
@@ -38,6 +38,7 @@ def test_layers_are_those_of_the_target_that_the_recipe_has_now(
     assert names[0] == names[2] != names[1]
 
 
+@pytest.mark.sweep
 def test_layers_of_a_hub_model_have_its_weights_where_nothing_else_reads_them(
     h200_recipe: Path, tmp_path: Path
 ) -> None:

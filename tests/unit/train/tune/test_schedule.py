@@ -6,26 +6,33 @@ import asyncio
 import json
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from tests.support.command_line import trtspec
-from trtspec.backends.recipes import load
-from trtspec.base.errors import MeasureError, UnavailableError
+from trtspec.backends.table import load
+from trtspec.base.errors import MeasureError, ServerError, UnavailableError
+from trtspec.forecast.schedule import schedule
 from trtspec.measure.bench.sample import Block, RequestSample
 from trtspec.measure.workloads.workload import Prompt, Workload
+from trtspec.serving.stats import FALLBACKS
+from trtspec.train.tune import schedule_session
 from trtspec.train.tune.load_race import TURNS, LoadRace, by_context, crossing
 from trtspec.train.tune.schedule_session import (
+    CROSSINGS,
+    CROSSINGS_OF_STARTS,
     Arm,
     AskedServer,
     ScheduleOptions,
     ScheduleSession,
+    StartedServers,
     lengths_up_to,
     servers_of,
     tried,
@@ -116,6 +123,46 @@ def test_a_run_across_a_threshold_is_held_to_the_better_side(own: float, holds: 
     assert ("holds" if holds else "COLLAPSES") in str(found)
 
 
+@pytest.mark.parametrize("turns", [CROSSINGS_OF_STARTS, CROSSINGS])
+def test_noise_is_hardly_ever_a_collapse_and_a_real_one_is_seen(turns: int) -> None:
+    dice, false, seen = random.Random(4), 0, 0
+    for _ in range(300):
+        arms = {arm: [100 * dice.lognormvariate(0, 0.1) for _ in range(turns)] for arm in (4, 0, None)}
+        false += crossing(5, 4, 0, arms).holds is False
+        seen += crossing(5, 4, 0, {**arms, None: [0.3 * rate for rate in arms[None]]}).holds is False
+    assert false <= 0.05 * 300
+    assert seen >= 0.9 * 300
+
+
+def test_a_run_whose_interval_reaches_below_the_least_is_not_clear() -> None:
+    found = crossing(5, 4, 0, {4: [100.0, 100.0, 100.0], 0: [50.0, 50.0, 50.0], None: [70.0, 90.0, 110.0]})
+    assert found.share.value < 0.9
+    assert found.holds is None
+    assert "not clear" in str(found)
+
+
+def test_one_fast_turn_does_not_make_a_k_the_better_side() -> None:
+    """The share is a geometric mean, and so is the comparison that chooses its denominator."""
+    found = crossing(5, 4, 0, {4: [10.0, 250.0], 0: [100.0, 100.0], None: [100.0, 100.0]})
+    assert found.share.value == pytest.approx(1.0)
+
+
+def test_a_k_that_left_as_slower_has_less_gain_than_the_one_that_beat_it() -> None:
+    """The leader's later turns were slower than plain decoding's, and the other K is not measured in them."""
+    race = LoadRace(4, (0, 2, 4))
+    for turn in range(8):
+        slow = 1.0 if turn < 4 else 0.7
+        for length, rate in ((0, 100.0), (2, 130.0 * slow), (4, 150.0 * slow)):
+            if length in race.left:
+                race.blocks[length].append(block(rate * (1 + 0.01 * (turn % 2))))
+        race.judge()
+    assert race.left == [0, 4]
+    gains = race.gains().gains
+    assert gains[2].value < gains[4].value
+    assert gains[2].value == pytest.approx(130 / 150 * gains[4].value)
+    assert schedule([race.gains()], is_measured=True, origin="").by_requests == {1: 4}
+
+
 Pace = Callable[[int, int], float]
 """The seconds of an answer, by K and the number of requests that run."""
 
@@ -136,7 +183,12 @@ class Simulated:
     collapses: bool = False
     drafts: bool = True
     fails: bool = False
+    refused: Container[int] = ()
+    """The numbers of the requests that fail, from 1."""
+    why: str = ""
+    """The words in which it says that it drafts nothing."""
     running = 0
+    asked = 0
     last = -1
 
     async def models(self, request: web.Request) -> web.Response:
@@ -145,7 +197,8 @@ class Simulated:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
         assert not asked.get("ignore_eos")
-        if self.fails:
+        self.asked += 1
+        if self.fails or self.asked in self.refused:
             return web.json_response({"error": {"message": "out of memory"}}, status=500)
         response = web.StreamResponse()
         await response.prepare(request)
@@ -164,6 +217,8 @@ class Simulated:
         finally:
             self.running -= 1
         count = {"acceptance_histogram": [1, *[1] * k], "num_draft_tokens": k if self.drafts else 0}
+        if not (k and self.drafts):
+            count["nothing_drafted"] = self.why
         for event in (
             {"choices": [{"text": "text", "finish_reason": "stop"}]},
             {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 20}},
@@ -217,15 +272,21 @@ class Restarted:
     schedule: Mapping[int, int] = field(default_factory=dict)
     restarts: bool = True
     starts: list[Arm] = field(default_factory=list)
+    fails: Mapping[Arm, int] = field(default_factory=dict)
+    """The start of an arm that fails, from 1."""
+    failure: BaseException = field(default_factory=lambda: ServerError("server", "ended at once\nCUDA"))
 
     @contextmanager
     def at(self, arm: Arm) -> Iterator[AskedServer]:
         self.starts.append(arm)
+        if self.fails.get(arm) == self.starts.count(arm):
+            raise self.failure
         self.served.length, self.served.last = arm or 0, -1
         self.served.schedule = self.schedule if arm is None else {}
         yield AskedServer(self.url)
 
 
+@pytest.mark.sweep
 def test_an_engine_that_keeps_its_k_is_started_for_each_and_the_time_is_told_before() -> None:
     served, said = Simulated(), list[str]()
     with serving(served) as url:
@@ -238,10 +299,11 @@ def test_an_engine_that_keeps_its_k_is_started_for_each_and_the_time_is_told_bef
         assert servers.starts.count(2) >= 4
         (told,) = said
         assert told.startswith("about ")
+        assert told.endswith(" for each, and runs across the thresholds")
         assert "up to 6 turns of K = 0, 1, 2 at 1, 4 streams, with a start of" in told
         servers.schedule = {1: 2, 3: 0}
         (crossed,) = session.cross(servers.schedule)
-        assert crossed.holds, crossed
+        assert crossed.holds is not False, crossed
 
 
 def test_a_server_that_collapses_at_a_threshold_is_found() -> None:
@@ -249,8 +311,72 @@ def test_a_server_that_collapses_at_a_threshold_is_found() -> None:
     with serving(served) as url:
         servers = Restarted(served, url, {1: 2, 3: 0})
         (found,) = ScheduleSession(servers, WORKLOAD, WANTED, lambda _: None).cross(servers.schedule)
-    assert not found.holds
+    assert found.holds is False
     assert found.share.value < 0.6
+
+
+def quick(length: int, running: int) -> float:
+    return usual(length, running) / 4
+
+
+def test_a_k_whose_server_does_not_start_is_left_out_and_plain_decoding_must_start() -> None:
+    served = Simulated(quick)
+    with serving(served) as url:
+        session = ScheduleSession(Restarted(served, url, fails={2: 1}), WORKLOAD, WANTED, lambda _: None)
+        found = session.measure((0, 1, 2))
+        assert [sorted(level.gains) for level in found.levels] == [[1], [1]]
+        assert "K = 2 is not tried: server: ended at once\nCUDA" in found.notes
+        failing: list[Mapping[Arm, int]] = [{0: 2}, {1: 1}]
+        for fails in failing:
+            session = ScheduleSession(Restarted(served, url, fails=fails), WORKLOAD, WANTED, lambda _: None)
+            with pytest.raises(ServerError, match="ended at once"):
+                session.measure((0, 1))
+
+
+@pytest.mark.parametrize(
+    ("fails", "failure", "status", "is_written", "note"),
+    [
+        ({1: 4}, ServerError("server", "ended\nCUDA"), 1, True, "stopped early: server: ended\nCUDA"),
+        ({None: 1}, ServerError("server", "ended\nCUDA"), 1, False, "no run crossed its thresholds: "),
+        ({1: 4}, KeyboardInterrupt(), 130, True, "stopped early: fewer turns were measured than wanted"),
+        ({None: 2}, KeyboardInterrupt(), 130, True, "no run crossed its thresholds: "),
+    ],
+)
+def test_what_was_measured_is_kept_whatever_ends_it(
+    pair_recipe: Path,
+    workload: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fails: Mapping[Arm, int],
+    failure: BaseException,
+    status: int,
+    is_written: bool,
+    note: str,
+) -> None:
+    text = pair_recipe.read_text().replace("torch", "vllm").replace("gpu: none", "gpu: h100")
+    pair_recipe.write_text(text.replace(", dtype: float32", ""))
+    served = Simulated(quick)
+
+    def at(self: StartedServers, arm: Arm) -> Any:
+        own.schedule = self.by_requests
+        return own.at(arm)
+
+    monkeypatch.setattr(StartedServers, "at", at)
+    monkeypatch.setattr(StartedServers, "prepared", lambda *_: None)
+    words = ("--workload", workload, "--streams", "1,4", "--longest", 1, "--max-tokens", 20, "--json")
+    with serving(served) as url:
+        own = Restarted(served, url, fails=fails, failure=failure)
+        done = trtspec("tune", pair_recipe, "--schedule", *words)
+    assert done.returncode == status, done.stderr
+    assert ("server: ended" in done.stderr) == (status == 1)
+    found = json.loads(done.stdout)
+    assert list(found["schedule"].values()) == [1, 0]
+    assert any(one.startswith(note) for one in found["notes"])
+    assert any("only 1 to 4 requests at once were measured" in one for one in found["notes"])
+    assert (found["recipe"] is not None) == is_written
+    if is_written:
+        written = Path(found["recipe"])
+        assert f"# schedule: {' '.join(note.split())}" in written.read_text()
+        assert load(written).recipe.speculation.schedule
 
 
 @pytest.fixture
@@ -305,9 +431,18 @@ def test_servers_of_each_k_are_measured_and_the_run_across_the_threshold(
         (
             Simulated(owner="trtspec", fails=True),
             MeasureError,
-            "answers no request with K = 0: .*out of memory",
+            "K = 0 at 1 streams: 4 of 4 requests failed, first: .*out of memory",
         ),
-        (Simulated(owner="trtspec", drafts=False), MeasureError, "drafted nothing, and was asked for K = 1"),
+        (
+            Simulated(owner="trtspec", refused=range(60, 100)),
+            MeasureError,
+            r"K = [01] at \d streams: \d+ of \d+ requests failed, first: .*out of memory",
+        ),
+        (
+            Simulated(owner="trtspec", drafts=False, why=FALLBACKS["policy"]),
+            MeasureError,
+            f"K = 1 at 1 streams: drafted nothing: {FALLBACKS['policy']}",
+        ),
     ],
 )
 def test_a_server_that_cannot_be_measured_is_named(
@@ -319,6 +454,19 @@ def test_a_server_that_cannot_be_measured_is_named(
         session = ScheduleSession(servers, WORKLOAD, WANTED, lambda _: None)
         with pytest.raises(error, match=problem):
             session.measure((0, 1))
+
+
+def test_prompts_without_drafts_and_one_failed_request_are_measured() -> None:
+    """Look-ups may find nothing at all, and one of several hundred requests is no broken server."""
+    served = Simulated(owner="trtspec", drafts=False, why=FALLBACKS["nothing_found"], refused=[150])
+    wanted = replace(WANTED, streams=(64,))
+    with serving(served) as url:
+        servers = servers_of([url], None, None)
+        assert servers
+        found = ScheduleSession(servers, WORKLOAD, wanted, lambda _: None).measure((0, 1))
+    (note,) = (note for note in found.notes if "failed" in note)
+    assert note.startswith("K = ")
+    assert "at 64 streams: 1 of " in note
 
 
 def test_a_server_of_no_k_and_one_without_plain_decoding_are_refused() -> None:
@@ -336,8 +484,41 @@ def test_a_server_of_no_k_and_one_without_plain_decoding_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("schedule", "urls", "said"),
+    [
+        ("", ("schedule=http://a/v1", "0=http://b/v1"), "speculation.schedule: has no threshold"),
+        ("{1: 4}", ("schedule=http://a/v1", "4=http://b/v1"), "speculation.schedule: has no threshold"),
+        ("{1: 4, 9: 0}", ("schedule=http://a/v1", "4=http://b/v1"), "--url: no server has K = 0"),
+    ],
+)
+def test_a_run_across_thresholds_that_cannot_be_made_is_refused(
+    pair_recipe: Path, workload: Path, schedule: str, urls: tuple[str, ...], said: str
+) -> None:
+    if schedule:
+        pair_recipe.write_text(f"{pair_recipe.read_text()}speculation: {{schedule: {schedule}}}\n")
+    words = [word for url in urls for word in ("--url", url)]
+    done = trtspec("tune", pair_recipe, "--schedule", "--workload", workload, *words)
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+def test_a_build_of_another_recipe_is_not_measured(
+    pair_recipe: Path, workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale = SimpleNamespace(folder=tmp_path / "build", staleness="pair.yaml has changed since")
+    monkeypatch.setattr(schedule_session, "find_build", lambda _: stale)
+    done = trtspec("tune", pair_recipe, "--schedule", "--workload", workload)
+    assert done.returncode == 1
+    assert "pair.yaml has changed since" in done.stderr
+    assert f"trtspec build {pair_recipe}" in done.stderr
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("--schedule", "--prompts", "32"), "--prompts: not with --schedule"),
+        (("--schedule", "--answers", "a.jsonl", "--layers", "4"), "--answers, --layers: not with --schedule"),
+        (("--schedule", "--method", "ngram", "--speed", "plan"), "--method, --speed: not with --schedule"),
         (("--streams", "1,4"), "several numbers go with --schedule"),
         (("--turns", "6"), "--url, --turns and --picture go with --schedule"),
         (("--schedule", "--streams", "1,0"), "whole numbers from 1 to 1024"),

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import trtspec
-from trtspec.backends.recipes import load
-from trtspec.measure.workloads.recorded import Recorded, append_recorded, read_recorded
+from trtspec.backends.table import load
+from trtspec.measure.workloads.workload import Recorded, append_recorded, read_recorded
 from trtspec.serving.coordinator import Coordinator
 from trtspec.serving.tokenizer import Tokenizer
 from trtspec.train.tune import costs as tune_costs

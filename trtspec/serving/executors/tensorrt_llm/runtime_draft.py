@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from trtspec.serving.executors.limits import EAGLE, LOOKAHEAD, MEDUSA
+from trtspec.serving.executors.validation import EAGLE, LOOKAHEAD, MEDUSA
 
 
 class RuntimeDraft(ABC):

@@ -19,7 +19,6 @@ from typing import Any
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import FinishReason, KvReuse, Limits, Listener, Request, Response
 from trtspec.serving.executors.draft_logits import DraftLogits, Rows, needs_logits
-from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, INSIDE, engine_config, limits_of
 from trtspec.serving.executors.tensorrt_llm.bindings import (
     ResponseThread,
     free_memory,
@@ -35,7 +34,14 @@ from trtspec.serving.executors.tensorrt_llm.guided import (
     to_config,
 )
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import RuntimeDraft
-from trtspec.serving.executors.validation import Refused, validate
+from trtspec.serving.executors.validation import (
+    DRAFT_TOKENS_EXTERNAL,
+    INSIDE,
+    Refused,
+    engine_config,
+    limits_of,
+    validate,
+)
 
 IGNORED_WITH_DRAFTS = frozenset({"min_p"})
 """The options that an engine for external drafts ignores, also without a draft: it decodes all requests in

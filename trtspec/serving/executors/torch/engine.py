@@ -16,7 +16,7 @@ import torch
 
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Limits
-from trtspec.serving.executors.limits import DRAFT_TOKENS_EXTERNAL, engine_config
+from trtspec.serving.executors.validation import DRAFT_TOKENS_EXTERNAL, engine_config
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -155,7 +155,7 @@ def read_config(engine_dir: Path) -> TorchEngineConfig:
         rotary_scaling=_scaling(model),
         rotary_share=float(model.get("rotary_pct", 1.0)),
         qkv_bias=model.get("attn_bias", False),
-        # No key has that: TensorRT-LLM's classes go by these two.
+        # Qwen and Gemma of TensorRT-LLM go by these two, and heed no `qk_layernorm`.
         qk_norm=model.get("qwen_type") in ("qwen3", "qwen3_moe")
         or model.get("architecture") == "Gemma3ForCausalLM",
         fused_gate=model.get("hidden_act") == "swiglu",

@@ -12,12 +12,12 @@ from transformers import PreTrainedModel
 from tests.fakes.bindings import write_eagle_engine, write_trtllm_engine
 from tests.fakes.engine_dir import tiny_llama
 from tests.unit.serving.executors.tensorrt_llm.test_medusa import PROMPT, greedy, load, said
-from trtspec.backends.tensorrt_llm.tree import choices
+from trtspec.backends.tensorrt_llm.heads import choices
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Request, SamplingConfig
-from trtspec.serving.executors.limits import read_limits
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import EagleTree, MedusaTree
 from trtspec.serving.executors.tensorrt_llm.trtllm_executor import read_engine
+from trtspec.serving.executors.validation import read_limits
 
 TREE = EagleTree(tuple(choices(4)))
 

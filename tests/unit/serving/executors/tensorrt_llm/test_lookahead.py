@@ -14,8 +14,8 @@ from tests.fakes.engine_dir import tiny_llama
 from tests.unit.serving.executors.tensorrt_llm.test_medusa import PROMPT, greedy, load, said
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import Request, SamplingConfig
-from trtspec.serving.executors.limits import read_limits
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import LookaheadSizes
+from trtspec.serving.executors.validation import read_limits
 
 SIZES = LookaheadSizes(4, 3, 4)
 

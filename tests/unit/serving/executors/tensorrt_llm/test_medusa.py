@@ -13,10 +13,9 @@ from transformers import PreTrainedModel
 
 from tests.fakes.bindings import change_config, write_medusa_engine, write_trtllm_engine
 from tests.fakes.engine_dir import tiny_llama
-from trtspec.backends.tensorrt_llm.tree import choices
+from trtspec.backends.tensorrt_llm.heads import choices
 from trtspec.serving.errors import EngineLoadError
 from trtspec.serving.executor import FinishReason, Guide, GuideType, Request, Response, SamplingConfig
-from trtspec.serving.executors.limits import GREEDY_ALONE, read_limits
 from trtspec.serving.executors.tensorrt_llm.guided import GuidedVocabulary
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import (
     LookaheadSizes,
@@ -29,6 +28,7 @@ from trtspec.serving.executors.tensorrt_llm.trtllm_executor import (
     TrtLlmExecutor,
     load_engines,
 )
+from trtspec.serving.executors.validation import GREEDY_ALONE, read_limits
 
 HEADS = 3
 TREE = MedusaTree(tuple(choices(HEADS)))
