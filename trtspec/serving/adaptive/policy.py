@@ -331,7 +331,7 @@ class AdaptiveLengths(DraftLengths):
         worked = self._batch.worked(now)
         probe = trials.take(load, may_begin, worked, outlook) if most else None
         usual = BURST_OF_MANY if size >= MANY else BURST
-        number, length = (usual, length) if probe is None else (BURST, min(probe, most))
+        number, length = (usual, length) if probe is None else (BURST_OF_PROBE, min(probe, most))
         if not length:
             # After its prompt a completion joins the bursts of the others, which went on meanwhile.
             is_late = self._is_first and load > 1

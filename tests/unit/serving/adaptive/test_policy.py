@@ -11,6 +11,7 @@ import pytest
 from trtspec.serving.adaptive.estimates import WINDOW, RoundCostModel, kind_of
 from trtspec.serving.adaptive.policy import (
     BURST,
+    BURST_OF_PROBE,
     STAYS,
     AdaptivePolicy,
     LoadOutlook,
@@ -343,6 +344,25 @@ def test_a_probe_that_waited_for_drafts_has_lost_nothing_by_that() -> None:
 
     assert lost(share=0.1) == pytest.approx(0.0)
     assert lost(share=1.0) == pytest.approx(1.0 - 3 * 0.015)
+
+
+def test_a_probe_of_the_target_alone_is_as_short_as_its_time_is_counted() -> None:
+    """Every draft token is accepted, so no other round has K = 0."""
+    policy, now = AdaptivePolicy(LONGEST, {}), 1.0
+    chooser, bursts = policy.lengths(), []
+    for _ in range(200):
+        length = chooser.choose("engine", LONGEST, 1, now)
+        chooser.begin(length, now)
+        now += 0.015
+        if length:
+            chooser.verified("engine", VerificationCounts(length, length), 1, now)
+        else:
+            bursts.append(chooser.burst)
+            now += 0.010 * chooser.burst
+            chooser.received(chooser.burst, now)
+            chooser.decoded(chooser.burst, 1)
+        chooser.end(length, now)
+    assert {*bursts} == {BURST_OF_PROBE}
 
 
 def test_behind_its_prompt_a_completion_joins_the_bursts_of_the_others() -> None:
