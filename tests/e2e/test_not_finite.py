@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.e2e.conftest import IN_PROCESS, Deploy, Deployer, wait_until
+from tests.e2e.conftest import Deploy, Deployer, wait_until
 
 BROKEN = 65  # a token whose embedding is NaN
 
@@ -48,9 +48,13 @@ def complete(deploy: Deploy, **values: Any) -> tuple[int, Any]:
         return error.code, strict(error.read().decode())
 
 
-@IN_PROCESS
-def test_a_request_without_logits_fails_alone_with_json(broken: Deploy) -> None:
-    log_probs = {"return_log_probs": True, "top_log_probs": 5}
+@pytest.mark.parametrize(
+    ("tiny_recipe", "likeliest"),
+    [("in_process", 5), pytest.param("bls", 0, marks=pytest.mark.sweep)],
+    indirect=["tiny_recipe"],
+)
+def test_a_request_without_logits_fails_alone_with_json(broken: Deploy, likeliest: int) -> None:
+    log_probs = {"return_log_probs": True, "top_log_probs": likeliest}
     with ThreadPoolExecutor(2) as pool:
         beside = pool.submit(broken.generate, "class A:\n", max_tokens=100)
         status, answer = broken.post({"input_ids": [70, BROKEN, 71], "max_tokens": 8, **log_probs})
@@ -59,11 +63,11 @@ def test_a_request_without_logits_fails_alone_with_json(broken: Deploy) -> None:
         assert beside.result() == broken.generate("class A:\n", max_tokens=100)
     # The model tells its metrics once a second.
     wait_until(lambda: broken.metric("request_errors", kind="not_finite") == 1, "the metric of the failure")
-    for extra in ({}, {"stream": True}, {"logprobs": 5}):
+    for extra in ({}, {"stream": True}, {"logprobs": likeliest}):
         status, answer = complete(broken, prompt=[70, BROKEN, 71], **extra)
         assert status == 500
         assert "logits are NaN or infinite" in answer["error"]["message"]
-    status, answer = complete(broken, prompt=[70, 71], logprobs=5)
+    status, answer = complete(broken, prompt=[70, 71], logprobs=likeliest)
     assert status == 200, answer
     assert answer["choices"][0]["logprobs"]
     assert broken.metric("request_errors", kind="internal") == 0

@@ -49,6 +49,18 @@ def test_openais_api_tells_the_same(verify: Verify, server: Deploy, tiny_build: 
     assert all(0 <= way["moved"] < 1e-4 and way["drafted"] for way in found["comparisons"])
 
 
+@pytest.mark.sweep
+@pytest.mark.parametrize("tiny_recipe", ["bls"], indirect=True)
+def test_an_engine_without_likeliest_tokens_is_verified_by_openais_api(
+    verify: Verify, server: Deploy, tiny_build: Path
+) -> None:
+    """It names the tokens of a text, and margins are asked by bias."""
+    place = ("--url", server.api, "--tokenizer", tiny_build / "tokenizer", "--dtype", "float32")
+    status, found = verify(*place, *NOT_SAMPLED)
+    assert (status, found["reasons"]) == (0, [])
+    assert all(way["drafted"] and way["tokens"] for way in found["comparisons"])
+
+
 @pytest.mark.parametrize("tiny_recipe", ["in_process"], indirect=True)
 def test_a_server_with_another_tokenizer_is_a_fault(
     verify: Verify, server: Deploy, tiny_recipe: Path, tiny_build: Path, tmp_path: Path

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -191,16 +191,24 @@ class OpenAiSide(_ServerSide):
         self._is_ours, self._telling = found.owner == TRTSPEC, _TELLING.get(found.owner)
         super().__init__(url, model, streams, 0 if self._telling else _MOST_TOP, found.longest)
         self._model, self._url, self._end_ids = model, URL(url), end_ids
+        self._fewest_likeliest = 1
 
     async def probe(self) -> None:
         """Finds out whether the server reports log-probabilities; raises `UnavailableError` if it reports no
-        tokens."""
+        tokens.
+
+        An engine that knows no likeliest tokens still names those of the text, with their log-probabilities.
+        """
+        asked = VerifyRequest(PROBED, 1, top_log_probs=1, ignores_end=True)
         try:
-            answer = await self.ask(VerifyRequest(PROBED, 1, top_log_probs=1, ignores_end=True))
-        except ServerError as error:
-            problem = f"does not report its tokens, so answers cannot be compared: {error}"
-            repair = "for a trtspec deployment, name Triton's HTTP port instead"
-            raise UnavailableError(self.name, problem, repair) from error
+            answer = await self.ask(asked)
+        except ServerError as first:
+            self._fewest_likeliest = 0
+            try:
+                answer = await self.ask(replace(asked, top_log_probs=0))
+            except ServerError:
+                problem = f"does not report its tokens, so answers cannot be compared: {first}"
+                raise UnavailableError(self.name, problem) from first
         if not answer.rows:
             self.top_log_probs = 0
 
@@ -264,7 +272,8 @@ class OpenAiSide(_ServerSide):
         return ChatAnswer(text, reasoning, made, is_cut=reason == "length")
 
     def _body(self, question: VerifyRequest) -> dict[str, Any]:
-        sampling, top = question.sampling, min(max(question.top_log_probs, 1), _MOST_TOP)
+        sampling = question.sampling
+        top = min(max(question.top_log_probs, self._fewest_likeliest), _MOST_TOP)
         values: dict[str, Any] = {
             "model": self._model,
             "prompt": question.prompt,

@@ -20,13 +20,18 @@ def event(**choice: Any) -> dict[str, Any]:
     return {"choices": [{"text": "a", "finish_reason": "length", **choice}]}
 
 
-def opened(said: dict[str, Any]) -> tuple[str, int]:
-    """Opens a server that answers with an event; returns its name and its number of log-probabilities."""
+def opened(said: dict[str, Any], most: int = 5) -> tuple[str, int]:
+    """Opens a server that answers with an event; returns its name and its number of log-probabilities.
+
+    It refuses requests for more than `most` likeliest tokens.
+    """
 
     async def models(_: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "tiny", "owned_by": "somebody"}]})
 
     async def complete(request: web.Request) -> web.StreamResponse:
+        if (await request.json())["logprobs"] > most:
+            return web.json_response({"error": {"message": "logprobs is too large"}}, status=400)
         response = web.StreamResponse()
         await response.prepare(request)
         await response.write(f"data: {json.dumps(said)}\n\ndata: [DONE]\n\n".encode())
@@ -65,3 +70,12 @@ def test_an_error_that_is_null_is_none() -> None:
 
 def test_token_ids_without_log_probabilities_are_enough() -> None:
     assert opened(event(token_ids=[5], logprobs=None))[1] == 0
+
+
+def test_an_engine_without_likeliest_tokens_is_asked_for_those_of_its_text() -> None:
+    assert opened(event(logprobs={**TOKEN, "top_logprobs": None}), most=0)[1] == 0
+
+
+def test_a_server_that_refuses_any_log_probabilities_is_named_with_its_own_words() -> None:
+    with pytest.raises(UnavailableError, match=r"does not report its tokens.*logprobs is too large"):
+        opened(event(), most=-1)

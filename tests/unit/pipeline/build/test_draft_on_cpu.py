@@ -95,7 +95,7 @@ def loads(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             return model
 
         monkeypatch.setitem(
-            sys.modules, "trtspec.serving.triton.engines", SimpleNamespace(TritonModel=connect)
+            sys.modules, "trtspec.serving.triton.bls", SimpleNamespace(TritonModel=connect)
         )
         yield
 

@@ -105,7 +105,7 @@ def loads(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             return model
 
         module = SimpleNamespace(TritonModel=connect)
-        monkeypatch.setitem(sys.modules, "trtspec.serving.triton.engines", module)
+        monkeypatch.setitem(sys.modules, "trtspec.serving.triton.bls", module)
         yield
 
 
