@@ -363,7 +363,7 @@ def test_a_stopped_process_of_the_api_is_followed_by_another(
 ) -> None:
     deploy = deployer(build_copy, recipe=tiny_recipe, with_api=True)
     until(lambda: deploy.is_ready, "the server ready")
-    log = build_copy / "openai.log"
+    log = build_copy / "tritonserver.log"
     # Before it was told where the model is, it was asked.
     until(lambda: ask(deploy.api_port, "/health", None, "GET")[0] == 200, "the API")
 
