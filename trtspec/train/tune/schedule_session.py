@@ -54,7 +54,8 @@ Found = TypeVar("Found")
 
 LENGTHS = (1, 2, 3, 5, 8, 12, 16, 24, 32, 48, 64)
 """The K that are tried, as far as the longest, which is tried too."""
-CROSSINGS, CROSSINGS_OF_STARTS = 6, 3
+LOOKS, LOOKS_OF_STARTS = (6, 12, 24), (3, 6)
+"""The turns after which runs across thresholds end if all are clear; fewer where each run is a start."""
 WARM_UP = "warm-up"
 MOST_FAILED = 0.02
 """The share of a block's requests that may fail: the others are faster without them."""
@@ -236,11 +237,16 @@ class ScheduleSession:
         return DraftSchedule(found.rows, found.levels, True, origin, (*notes, *filter(None, told)))
 
     def cross(self, by_requests: Mapping[int, int]) -> list[Crossing]:
-        """Returns the runs across each threshold of a schedule, beside the same with the K of either side."""
+        """Returns the runs across each threshold of a schedule, beside the same with the K of either side.
+
+        They end with the first look that finds all of them clear.
+        """
         edges = [(first, before, after) for (_, before), (first, after) in pairwise(by_requests.items())]
         if not edges:
             return []
-        turns = CROSSINGS_OF_STARTS if self._servers.restarts else CROSSINGS
+        looks = LOOKS_OF_STARTS if self._servers.restarts else LOOKS
+        turns = looks[-1]
+        found: list[Crossing] = []
         arms: list[Arm] = [*sorted({length for _, *both in edges for length in both}), None]
         rates: dict[tuple[int, Arm], list[float]] = {}
         with self._watch("running across the thresholds", turns * len(arms)) as advance:
@@ -252,10 +258,15 @@ class ScheduleSession:
                     for first, rate in self._visit(arm, runs).items():
                         rates.setdefault((first, arm), []).append(rate)
                     advance(1)
-        return [
-            crossing(first, before, after, {arm: rates[first, arm] for arm in (before, after, None)})
-            for first, before, after in edges
-        ]
+                if turn + 1 not in looks:
+                    continue
+                found = [
+                    crossing(first, before, after, {arm: rates[first, arm] for arm in (before, after, None)})
+                    for first, before, after in edges
+                ]
+                if all(one.holds is not None for one in found):
+                    break
+        return found
 
     async def _runs(
         self, arm: Arm, turn: int, asked: Mapping[int, Sequence[Prompt]], endpoint: Endpoint
@@ -289,7 +300,7 @@ class ScheduleSession:
             visit += begun[0] - begin
             starts = f", with a start of {duration(begun[0] - begin)} for each"
             if thresholds := min(len(self._wanted.streams), len(lengths)) - 1:
-                crossings = CROSSINGS_OF_STARTS * (thresholds + 2) * visit
+                crossings = LOOKS_OF_STARTS[-1] * (thresholds + 2) * visit
                 starts += ", and runs across the thresholds"
         turn = visit * len(lengths)
         # Most K leave with the first look, and two are measured to the end.

@@ -26,8 +26,8 @@ from trtspec.serving.stats import FALLBACKS
 from trtspec.train.tune import schedule_session
 from trtspec.train.tune.load_race import TURNS, LoadRace, by_context, crossing
 from trtspec.train.tune.schedule_session import (
-    CROSSINGS,
-    CROSSINGS_OF_STARTS,
+    LOOKS,
+    LOOKS_OF_STARTS,
     Arm,
     AskedServer,
     ScheduleOptions,
@@ -123,15 +123,21 @@ def test_a_run_across_a_threshold_is_held_to_the_better_side(own: float, holds: 
     assert ("holds" if holds else "COLLAPSES") in str(found)
 
 
-@pytest.mark.parametrize("turns", [CROSSINGS_OF_STARTS, CROSSINGS])
-def test_noise_is_hardly_ever_a_collapse_and_a_real_one_is_seen(turns: int) -> None:
+@pytest.mark.parametrize("looks", [LOOKS_OF_STARTS, LOOKS])
+def test_noise_is_hardly_ever_a_collapse_and_a_real_one_is_seen(looks: tuple[int, ...]) -> None:
+    """All looks of a measurement together: the first that is clear ends it."""
     dice, false, seen = random.Random(4), 0, 0
     for _ in range(300):
-        arms = {arm: [100 * dice.lognormvariate(0, 0.1) for _ in range(turns)] for arm in (4, 0, None)}
-        false += crossing(5, 4, 0, arms).holds is False
-        seen += crossing(5, 4, 0, {**arms, None: [0.3 * rate for rate in arms[None]]}).holds is False
+        arms = {arm: [100 * dice.lognormvariate(0, 0.1) for _ in range(looks[-1])] for arm in (4, 0, None)}
+        false += first_clear(arms, looks) is False
+        seen += first_clear({**arms, None: [0.3 * rate for rate in arms[None]]}, looks) is False
     assert false <= 0.05 * 300
     assert seen >= 0.9 * 300
+
+
+def first_clear(arms: Mapping[Arm, list[float]], looks: tuple[int, ...]) -> bool | None:
+    found = (crossing(5, 4, 0, {arm: rates[:turns] for arm, rates in arms.items()}).holds for turns in looks)
+    return next((holds for holds in found if holds is not None), None)
 
 
 def test_a_run_whose_interval_reaches_below_the_least_is_not_clear() -> None:
@@ -313,6 +319,7 @@ def test_a_server_that_collapses_at_a_threshold_is_found() -> None:
         (found,) = ScheduleSession(servers, WORKLOAD, WANTED, lambda _: None).cross(servers.schedule)
     assert found.holds is False
     assert found.share.value < 0.6
+    assert servers.starts.count(None) in LOOKS_OF_STARTS
 
 
 def quick(length: int, running: int) -> float:
