@@ -152,7 +152,7 @@ def test_a_writer_that_is_killed_leaves_the_old_or_the_new(tmp_path: Path) -> No
         writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"begun\n"
-        seen, until = set(), time.monotonic() + dice.uniform(0.01, 0.1)
+        seen, until = set[bool](), time.monotonic() + dice.uniform(0.01, 0.1)
         while time.monotonic() < until or len(seen) < 2:
             found = read_record(path)
             assert found in (OLD, NEW)
