@@ -16,6 +16,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # A shell starts what runs in its background with SIGINT ignored, and children inherit that: the tests
 # that press Ctrl-C would wait in vain.
@@ -29,6 +30,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Helm and promtool are written in Go, and end before collecting garbage would pay: a quarter of their time.
 os.environ.setdefault("GOGC", "off")
+
+# How long an example takes says how busy the machine is, not whether it holds.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 # What a test wrote need not outlive a loss of power: each file that appears whole would wait for the disk.
 os.fsync = lambda fd: None

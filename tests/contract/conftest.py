@@ -256,7 +256,7 @@ async def ask(executor: Executor, request: Request) -> list[Response]:
 
     request_id = executor.enqueue_request(request, listen)
     assert responses == [], "a response before enqueue_request returned"
-    await asyncio.wait_for(finished, 20)
+    await asyncio.wait_for(finished, 120)
     assert {response.request_id for response in responses} == {request_id}
     return responses
 

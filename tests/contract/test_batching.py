@@ -60,7 +60,7 @@ def test_no_more_than_the_batch_runs_at_once(subject: Subject) -> None:
         for index in range(6):
             request = Request([index + 1, 50], 30, streaming=True)
             executor.enqueue_request(request, partial(listen, index))
-        await asyncio.wait_for(over, 20)
+        await asyncio.wait_for(over, 120)
         executor.shutdown()
         return heard
 
@@ -85,7 +85,7 @@ def test_cancel_in_the_middle(subject: Subject, continuation: Continuation, ask:
 
         other = asyncio.create_task(ask(executor, Request([7, 7, 1], 40)))
         executor.enqueue_request(Request(PROMPT, 40, streaming=True), listen)
-        await asyncio.wait_for(cancelled, 20)
+        await asyncio.wait_for(cancelled, 120)
         return heard, (await other)[0]
 
     heard, other = asyncio.run(main())
@@ -151,7 +151,7 @@ def test_a_request_enqueued_by_a_listener_is_served(subject: Subject, continuati
             executor.enqueue_request(Request(PROMPT + response.token_ids, 5), done.set_result)
 
         executor.enqueue_request(Request(PROMPT, 5), listen)
-        return await asyncio.wait_for(done, 20)
+        return await asyncio.wait_for(done, 120)
 
     assert asyncio.run(main()).token_ids == continuation(PROMPT, 10)[5:]
 
@@ -168,7 +168,7 @@ def test_a_listener_that_fails_harms_no_other(subject: Subject, continuation: Co
 
         executor.enqueue_request(Request([1, 2], 5), listen)
         [response] = await ask(executor, Request(PROMPT, 12))
-        return response, await asyncio.wait_for(failure, 20)
+        return response, await asyncio.wait_for(failure, 120)
 
     response, error = asyncio.run(main())
     assert response.token_ids == continuation(PROMPT, 12)

@@ -78,7 +78,7 @@ class Build:
         async def main() -> Any:
             pair = load(parameters, self.folder)
             try:
-                return await asyncio.wait_for(use(pair), 60)
+                return await asyncio.wait_for(use(pair), 300)
             finally:
                 pair.shutdown()
 
@@ -201,7 +201,7 @@ def test_who_leaves_in_the_middle_of_a_draft(
     def wait() -> None:
         if next(steps) == 9:
             begun.set()
-            assert may_go_on.wait(20)
+            assert may_go_on.wait(120)
 
     async def leave(pair: EnginePair) -> list[int]:
         before_each_step(monkeypatch, pair, wait)

@@ -57,7 +57,7 @@ class Build:
         write_trtllm_engine(folder / "target", self.target, max_draft_len=K)
         write_engine(folder / "draft", _like(self.target), max_draft_len=0, speculative_decoding_mode=1)
 
-    def run(self, use: Use, parameters: dict[str, str] | None = None, limit_s: float = 60) -> Any:
+    def run(self, use: Use, parameters: dict[str, str] | None = None, limit_s: float = 300) -> Any:
         """What `use` returns of the pair as a server loads it."""
 
         async def main() -> Any:
@@ -205,7 +205,7 @@ def test_who_leaves_ends_the_work_of_both(build: Build, monkeypatch: pytest.Monk
 
     def wait() -> None:
         begun.set()
-        assert may_go_on.wait(20)
+        assert may_go_on.wait(120)
 
     async def leave(pair: EnginePair) -> None:
         draft = before_each_step(monkeypatch, pair, wait)
@@ -253,7 +253,7 @@ class TestADraftThatFails:
 
         def wait() -> None:
             begun.set()
-            assert may_go_on.wait(20)
+            assert may_go_on.wait(120)
 
         async def complete(pair: EnginePair) -> None:
             before_each_step(monkeypatch, pair, wait)

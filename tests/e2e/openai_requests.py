@@ -14,7 +14,7 @@ from typing import Any
 
 import openai
 
-from tests.e2e.conftest import ENDLESS, TRTSPEC, wait_until
+from tests.e2e.conftest import DEADLINE_S, ENDLESS, TRTSPEC, wait_until
 from tests.support.ports import free_port
 
 MODEL = "speculative_llm"
@@ -28,7 +28,7 @@ LONG |= {"num_draft_tokens": 1, "ignore_eos": True}
 def ask(
     port: int, path: str, body: bytes | None, method: str = "POST", **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
     try:
         given = {"Content-Type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}}
         connection.request(method, path, body, given)
@@ -51,7 +51,7 @@ def error_of(body: bytes) -> dict[str, Any]:
 def begin(port: int, body: dict[str, Any]) -> socket.socket:
     """The connection of a client that has sent a request."""
     data = json.dumps(body).encode()
-    line = socket.create_connection(("127.0.0.1", port), timeout=60)
+    line = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
     kind = f"Content-Type: application/json\r\nContent-Length: {len(data)}"
     line.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n{kind}\r\n\r\n".encode() + data)
     return line
@@ -72,7 +72,7 @@ def serving(url: str, *options: object, said: Path) -> Iterator[int]:
         assert process.poll() is None, said.read_text()
         yield port
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0, said.read_text()
+        assert process.wait(DEADLINE_S) == 0, said.read_text()
         assert "Traceback" not in said.read_text(), said.read_text()[:6000]
     finally:
         process.kill()

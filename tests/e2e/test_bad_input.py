@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pytest
 import tritonclient.grpc as grpc
 
-from tests.e2e.conftest import ENDLESS, IN_PROCESS, Deploy, wait_until
+from tests.e2e.conftest import DEADLINE_S, ENDLESS, IN_PROCESS, Deploy, wait_until
 from tests.support.processes import numbers_of
 from trtspec.base.errors import ServerError
 from trtspec.serving.triton.agreement import NOT_UNICODE
@@ -165,7 +165,7 @@ def test_text_that_is_not_unicode_ends_no_other_request(server: Deploy) -> None:
 
 def said(server: Deploy, request: bytes, port: int = 0) -> bytes:
     """The beginning of the answer to the bytes of a request."""
-    with socket.create_connection(("127.0.0.1", server.ports[port]), timeout=30) as line:
+    with socket.create_connection(("127.0.0.1", server.ports[port]), timeout=DEADLINE_S) as line:
         line.sendall(request)
         return line.recv(4096)
 
@@ -232,7 +232,7 @@ def post_zeros(server: Deploy, size: int, kind: str, is_chunked: bool) -> tuple[
     start = f"POST /v2/models/{server.model}/generate HTTP/1.1\r\nHost: localhost\r\n"
     head = f"{start}Content-Type: {kind}\r\n{length}\r\n\r\n"
     piece = b"%x\r\n%s\r\n" % (MIB, PIECE) if is_chunked else PIECE
-    with socket.create_connection(("127.0.0.1", server.ports[0]), timeout=30) as line:
+    with socket.create_connection(("127.0.0.1", server.ports[0]), timeout=DEADLINE_S) as line:
         line.sendall(head.encode())
         sent = 0
         try:
@@ -264,13 +264,13 @@ def test_a_refused_body_that_is_still_sent_does_not_reset_the_answer(server: Dep
     port = server.api_port if api else server.ports[0]
     path = "/v1/completions" if api else f"/v2/models/{server.model}/generate"
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
+    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as line:
         line.sendall(f"{head}Content-Length: {64 * MIB}\r\n\r\n".encode() + PIECE)
         answer = b""
         while piece := line.recv(4096):
             answer += piece
         # This client is known to have been told, and is not waited for.
-        line.settimeout(10)
+        line.settimeout(DEADLINE_S)
         with pytest.raises(ConnectionError):
             line.sendall(bytes(64 * MIB))
 
@@ -296,7 +296,7 @@ def test_curl_sees_why(server: Deploy, tmp_path: Path) -> None:
             body,
             url,
         ]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+        said = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S).stdout
         assert said == '{"error": "the body has more than 16777216 bytes"}413'
 
 
@@ -338,7 +338,7 @@ def test_small_chunks_are_no_body_of_many_parts(server: Deploy) -> None:
     """Triton itself puts one in its stack for each."""
     head = f"POST /v2/models/{server.model}/generate HTTP/1.1\r\nHost: localhost\r\n"
     head += "Transfer-Encoding: chunked\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server.ports[0]), timeout=60) as line:
+    with socket.create_connection(("127.0.0.1", server.ports[0]), timeout=DEADLINE_S) as line:
         line.sendall(head.encode() + b"1\r\nx\r\n" * 10**6 + b"0\r\n\r\n")
         assert line.recv(4096).startswith(b"HTTP/1.1 400 ")
     assert server.generate(PROMPT, max_tokens=2)
@@ -392,7 +392,7 @@ def test_tensors_that_the_model_has_not_are_refused_over_grpc(
     client.start_stream(lambda result, error: heard.put(error))
     client.async_stream_infer(server.model, inputs)
 
-    error = heard.get(timeout=30)
+    error = heard.get(timeout=DEADLINE_S)
     client.stop_stream()
     client.close()
 

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from tests.e2e.conftest import ENDLESS, IN_PROCESS, Deploy, Until
+from tests.e2e.conftest import DEADLINE_S, ENDLESS, IN_PROCESS, Deploy, Until
 from tests.e2e.openai_requests import GOOD, ask, error_of
 
 pytestmark = IN_PROCESS
@@ -54,7 +54,7 @@ def test_a_client_that_hangs_up_ends_its_request_on_the_server(
     body, stream = json.dumps({**LONG, **more}), more["stream"]
     head = f"POST /v2/models/{server.model}/{verb} HTTP/1.1\r\nHost: localhost\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"
-    line = socket.create_connection(("127.0.0.1", server.ports[0]), timeout=30)
+    line = socket.create_connection(("127.0.0.1", server.ports[0]), timeout=DEADLINE_S)
     line.sendall((head + body).encode())
     if stream:
         assert b"200" in line.recv(4096)

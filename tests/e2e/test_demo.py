@@ -23,7 +23,7 @@ def test_the_demo_shows_a_completion_its_acceptance_and_the_same_text_without_dr
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=600,
         check=False,
     )
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.conftest import (
     BLS,
+    DEADLINE_S,
     ENDLESS,
     IN_PROCESS,
     RECIPE,
@@ -184,7 +185,7 @@ def test_too_few_open_files_are_an_error_before_anything_starts(build_copy: Path
     """Triton itself was not ready for as long as it had, and said only that accept() fails."""
     words = [TRTSPEC, "deploy", RECIPE, "--output", build_copy]
     limited = ["bash", "-c", 'ulimit -n 64; exec "$@"', "bash", *map(str, words)]
-    done = subprocess.run(limited, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 1
     assert "open files: at most 64 may be open here (ulimit -Hn), and a server needs 288" in done.stderr
     assert not list(build_copy.glob("*.log"))

@@ -57,13 +57,13 @@ class Vendor:
         return servers(self.port)
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=DEADLINE_S) as response:
             return json.load(response)
 
     def post(self, max_tokens: int) -> Any:
         body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": max_tokens, "stream": True}).encode()
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v1/completions", body)
-        return urllib.request.urlopen(request, timeout=30)
+        return urllib.request.urlopen(request, timeout=DEADLINE_S)
 
 
 def servers(port: int) -> list[str]:
@@ -165,19 +165,20 @@ def test_an_engine_server_ends_running_requests_before_it_stops(
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "seconds", "said"),
     [
-        ("crashes", "vLLM: ended with status 1: the GPU has too little free memory"),
+        ("crashes", DEADLINE_S, "vLLM: ended with status 1: the GPU has too little free memory"),
         (
             "lacks",
+            DEADLINE_S,
             "vLLM: ended with status 1: its Python lacks arctic-inference==0.1.1, which suffix",
         ),
-        ("never", "vLLM: not ready after 2 s"),
+        ("never", 2, "vLLM: not ready after 2 s"),
     ],
 )
-def test_one_that_does_not_become_ready(tmp_path: Path, how: str, said: str) -> None:
+def test_one_that_does_not_become_ready(tmp_path: Path, how: str, seconds: float, said: str) -> None:
     build, port = written(tmp_path / "build", FAKE_SERVER=how), free_port()
-    words = ("--python", sys.executable, "--openai-port", port, "--timeout", 2)
+    words = ("--python", sys.executable, "--openai-port", port, "--timeout", seconds)
     done = trtspec("deploy", RECIPE, "--output", build, *words)
     assert done.returncode == 1
     assert said in " ".join(done.stderr.split())
@@ -330,7 +331,7 @@ def test_engines_have_no_python_of_their_own(tmp_path: Path) -> None:
 def test_generate_asks_it(build: Path, tmp_path: Path, vendor: Callable[..., Vendor]) -> None:
     deploy = vendor(build)
     url = f"http://127.0.0.1:{deploy.port}/v1"
-    said = trtspec("generate", "--url", url, "--wait", 60, "--max-tokens", 3, "a")
+    said = trtspec("generate", "--url", url, "--wait", DEADLINE_S, "--max-tokens", 3, "a")
     assert (said.returncode, said.stdout) == (0, " 0 1 2\n"), said.stderr
     assert "3 tokens" in said.stderr
     assert "1 of 4 draft tokens accepted (25%)" in said.stderr
@@ -347,7 +348,7 @@ def test_generate_finds_it(
     monkeypatch.setattr(clients, "GRPC", free)
     monkeypatch.setattr(clients, "OPENAI", deploy.port)
     monkeypatch.setattr(clients, "API", f"http://127.0.0.1:{deploy.port}/v1")
-    said = trtspec("generate", "--wait", 60, "--max-tokens", 4, "a")
+    said = trtspec("generate", "--wait", DEADLINE_S, "--max-tokens", 4, "a")
     assert (said.returncode, said.stdout) == (0, " 0 1 2 3\n"), said.stderr
     assert said.stderr.endswith("tokens/s, 2 of 8 draft tokens accepted (25%)\n")
 
@@ -419,7 +420,7 @@ def test_a_container_is_left_running_and_stopped(build: Path, tmp_path: Path, do
     (run,) = docker.daemon.calls("run")
     assert "secret-key-1" not in " ".join(run)
     assert "HF_TOKEN" not in run, "folders are loaded, so nobody is asked on the Hub"
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/told", timeout=10) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/told", timeout=DEADLINE_S) as response:
         told = json.load(response)
     assert told["argv"][0] == "serve"
     assert told["argv"][-4:] == ["--host", "0.0.0.0", "--port", str(port)]

@@ -29,7 +29,7 @@ LONG = {
     *("read-a-plan.md", "share-engines.md", "triton-api.md"),
 }
 """The pages of which `make test-sweep` takes care; the suite has tests of their commands."""
-MOST_S = 240
+MOST_S = 900
 END = "status=$?; kill $(jobs -p) 2> /dev/null || true; wait; exit $status"
 PATH = os.pathsep.join([str(Path(sys.prefix, "bin")), os.environ["PATH"]])
 ENVIRONMENT = {**os.environ, "PATH": PATH, "OMP_NUM_THREADS": "1"}
@@ -55,7 +55,7 @@ def with_ports(text: str) -> str:
     options = f"--http-port {http} --grpc-port {grpc} --metrics-port {metrics} --openai-port {openai}"
     text = re.sub(r"(?<=:)(8000|8001|8002|9000)\b", lambda port: str(ports[port[0]]), text)
     text = re.sub(r"(?m)^(trtspec deploy \S+\.yaml)", rf"\1 {options}", text)
-    return re.sub(r"(?m)^trtspec generate\b", "trtspec generate --wait 60", text)
+    return re.sub(r"(?m)^trtspec generate\b", "trtspec generate --wait 240", text)
 
 
 @pytest.mark.parametrize(

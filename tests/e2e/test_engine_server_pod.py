@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.conftest import Until
+from tests.e2e.conftest import DEADLINE_S, Until
 from tests.fakes.kubelet import Pod, needs_sandbox
 from tests.support import helm
 from tests.support.command_line import trtspec
@@ -73,7 +73,7 @@ def pod(tmp_path: Path, until: Until, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def ask(pod: Pod, path: str, body: dict[str, Any] | None = None, key: str = "") -> tuple[int, str]:
-    with closing(HTTPConnection(pod.address, pod.ports["openai"], timeout=30)) as line:
+    with closing(HTTPConnection(pod.address, pod.ports["openai"], timeout=DEADLINE_S)) as line:
         headers = {"Authorization": f"Bearer {key}"}
         line.request("POST" if body else "GET", path, json.dumps(body) if body else None, headers)
         answer = line.getresponse()
@@ -92,7 +92,7 @@ def test_a_pod_from_its_start_to_its_end(pod: Pod, until: Until) -> None:
     assert not [word for word in told["argv"] if "secret" in word or "the-key" in word]
 
     answers: list[tuple[int, str]] = []
-    body = {"model": "pair", "prompt": [1, 2, 3], "max_tokens": 50, "stream": True}
+    body = {"model": "pair", "prompt": [1, 2, 3], "max_tokens": 150, "stream": True}
     request = threading.Thread(target=lambda: answers.append(ask(pod, "/v1/completions", body)))
     request.start()
     until(lambda: json.loads(ask(pod, "/told")[1])["at_work"] == 1, "the request at work")

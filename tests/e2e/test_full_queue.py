@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc
 
-from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Deploy, Deployer, Until, wait_until
+from tests.e2e.conftest import DEADLINE_S, RECIPE, TINY, TRTSPEC, Deploy, Deployer, Until, wait_until
 
 RUNNING, WAITING, REFUSED = 16, 4, 44
 ATTEMPTS = 3
@@ -76,7 +76,7 @@ def over_grpc(server: Deploy) -> Outcome:
     client = grpc.InferenceServerClient(server.grpc_url, channel_args=[("grpc.use_local_subchannel_pool", 1)])
     client.start_stream(lambda result, error: heard.put((result, error)))
     client.async_stream_infer(server.model, inputs)
-    result, error = heard.get(timeout=90)
+    result, error = heard.get(timeout=DEADLINE_S)
     client.stop_stream(cancel_requests=error is not None)
     client.close()
     if error is None:

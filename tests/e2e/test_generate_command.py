@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import IN_PROCESS, Deploy, Until
+from tests.e2e.conftest import DEADLINE_S, ENDLESS, IN_PROCESS, Deploy, Until
 from tests.support.command_line import trtspec
 from trtspec.client.client import Client
 from trtspec.client.endpoint import ChatMessage
@@ -83,7 +83,7 @@ def test_a_conversation_that_is_too_long_can_begin_anew(
 
 @IN_PROCESS
 def test_ctrl_c_ends_an_answer_and_not_the_chat(server: Deploy, until: Until) -> None:
-    words = ("--url", server.api, "--max-tokens", "900", "--temperature", "1")
+    words = ("--url", server.api, "--max-tokens", str(ENDLESS), "--temperature", "1")
     pipe = subprocess.PIPE
     process = subprocess.Popen([COMMAND[0], "chat", *words], stdin=pipe, stdout=pipe, stderr=pipe)
     assert process.stdin is not None
@@ -95,7 +95,7 @@ def test_ctrl_c_ends_an_answer_and_not_the_chat(server: Deploy, until: Until) ->
     process.send_signal(signal.SIGINT)
 
     until(lambda: server.metric("num_requests_running") == 0, "no request running")
-    _, talk = process.communicate(b"/quit\n", timeout=30)
+    _, talk = process.communicate(b"/quit\n", timeout=DEADLINE_S)
     assert (process.returncode, talk) == (0, b"ended\n")
 
 
@@ -137,14 +137,23 @@ def test_options_reach_the_server(server: Deploy) -> None:
 
 @IN_PROCESS
 def test_ctrl_c_ends_the_request(server: Deploy, until: Until) -> None:
-    words = ("--url", server.grpc_url, "--max-tokens", "900", "--temperature", "1", "--num-draft-tokens", "1")
+    words = (
+        "--url",
+        server.grpc_url,
+        "--max-tokens",
+        str(ENDLESS),
+        "--temperature",
+        "1",
+        "--num-draft-tokens",
+        "1",
+    )
     process = subprocess.Popen([*COMMAND, *words, PROMPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.read(1)
 
     process.send_signal(signal.SIGINT)
 
-    _, talk = process.communicate(timeout=120)
+    _, talk = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130
     assert b"Traceback" not in talk
     until(lambda: server.metric("num_requests_running") == 0, "no request running")

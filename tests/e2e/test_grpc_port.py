@@ -12,7 +12,7 @@ import pytest
 import tritonclient.grpc as grpc
 from tritonclient.utils import InferenceServerException
 
-from tests.e2e.conftest import IN_PROCESS, Deploy
+from tests.e2e.conftest import DEADLINE_S, IN_PROCESS, Deploy
 from trtspec.gateway.triton.grpc_port import MAX_MESSAGE
 
 pytestmark = IN_PROCESS
@@ -40,7 +40,7 @@ def heard(client: Any, *requests: dict[str, Any], headers: dict[str, str] | None
             # A stream that has ended by now takes no request, and has said why.
             with suppress(InferenceServerException):
                 client.async_stream_infer("speculative_llm", **{"inputs": [text(b"import ")], **request})
-            _, error = answers.get(timeout=60)
+            _, error = answers.get(timeout=DEADLINE_S)
             said.append("text" if error is None else error.message())
     finally:
         client.stop_stream()

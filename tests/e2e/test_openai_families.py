@@ -21,7 +21,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.e2e.conftest import ONLY_IN_PROCESS, Deploy
+from tests.e2e.conftest import DEADLINE_S, ONLY_IN_PROCESS, Deploy
 from tests.e2e.openai_requests import MODEL, serving
 from tests.e2e.test_openai_serve import tokenizer
 from tests.unit.gateway.openai.recordings import RECORDINGS, Parsed
@@ -48,7 +48,7 @@ class _Passing(BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         grammar = f"root ::= {json.dumps(self.server.text)}"
         asked |= {"guided_decoding_guide_type": "ebnf_grammar", "guided_decoding_guide": grammar}
-        triton = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
+        triton = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=DEADLINE_S)
         triton.request("POST", self.path, json.dumps(asked), {"Content-Type": "application/json"})
         with triton.getresponse() as answer:
             self.send_response(answer.status)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.e2e.conftest import IN_PROCESS, Deploy, Until
+from tests.e2e.conftest import DEADLINE_S, IN_PROCESS, Deploy, Until
 from tests.e2e.openai_requests import CHAT, GOOD, LONG, MODEL, ROUTES, ask, begin, error_of
 from tests.e2e.test_cancel import FEW
 
@@ -138,7 +138,7 @@ def test_a_body_that_is_said_to_be_compressed_is_refused(
 
 @IN_PROCESS
 def test_a_body_without_a_length_is_bounded(server: Deploy) -> None:
-    with socket.create_connection(("127.0.0.1", server.api_port), timeout=60) as line:
+    with socket.create_connection(("127.0.0.1", server.api_port), timeout=DEADLINE_S) as line:
         line.sendall(
             b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n"
@@ -185,7 +185,7 @@ def test_a_client_that_waits_in_the_queue_can_leave(server: Deploy, until: Until
 @pytest.mark.parametrize("path", ["/health", "/ping", "/v1/models", "/version", "/metrics"])
 def test_openais_api_answers_head_as_get(server: Deploy, path: str) -> None:
     for method, status in (("HEAD", 200), ("OPTIONS", 405), ("PUT", 405)):
-        with closing(http.client.HTTPConnection("127.0.0.1", server.api_port, timeout=30)) as line:
+        with closing(http.client.HTTPConnection("127.0.0.1", server.api_port, timeout=DEADLINE_S)) as line:
             line.request(method, path)
             answer = line.getresponse()
             assert answer.status == status

@@ -15,7 +15,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletion
 
-from tests.e2e.conftest import IN_PROCESS, ONLY_IN_PROCESS, Deploy, Deployer, Until
+from tests.e2e.conftest import DEADLINE_S, IN_PROCESS, ONLY_IN_PROCESS, Deploy, Deployer, Until
 from tests.e2e.openai_requests import CHAT, GOOD, LONG, MODEL, ROUTES, ask, begin, error_of, read, serving
 from tests.support.ports import free_port
 from tests.support.processes import command_lines, numbers_of
@@ -141,7 +141,7 @@ def test_who_asks_without_reading_answers_holds_neither_memory_nor_others(tmp_pa
 def test_a_head_without_an_end_holds_nobody(tmp_path: Path) -> None:
     with (
         serving(f"http://127.0.0.1:{free_port()}", said=tmp_path / "said") as port,
-        socket.create_connection(("127.0.0.1", port), timeout=60) as line,
+        socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as line,
     ):
         before = _resident(pid := _server(port))
         with suppress(ConnectionError):

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.conftest import RECIPE, TINY, TRTSPEC, Until, wait_until
+from tests.e2e.conftest import DEADLINE_S, RECIPE, TINY, TRTSPEC, Until, wait_until
 from tests.fakes.kubelet import Pod, needs_sandbox
 from tests.support import helm, s3
 from tests.support.ports import free_port
@@ -85,7 +85,7 @@ class End:
 def _stream(pod: Pod, number: int, tokens: int) -> End:
     end = End()
     body = {"text_input": f"def f{number}(", "max_tokens": tokens, "end_id": -1, "stream": True}
-    line = HTTPConnection(pod.address, pod.ports["http"], timeout=120)
+    line = HTTPConnection(pod.address, pod.ports["http"], timeout=DEADLINE_S)
     with closing(line), suppress(OSError, HTTPException):
         line.request("POST", PATH, json.dumps(body))
         answer = line.getresponse()
@@ -98,7 +98,7 @@ def _stream(pod: Pod, number: int, tokens: int) -> End:
 
 
 def _gauge(pod: Pod, name: str) -> float:
-    with closing(HTTPConnection(pod.address, pod.ports["metrics"], timeout=10)) as line:
+    with closing(HTTPConnection(pod.address, pod.ports["metrics"], timeout=DEADLINE_S)) as line:
         line.request("GET", "/metrics")
         return parse(line.getresponse().read().decode(), 0).total(f"trtspec:{name}")
 
@@ -163,7 +163,7 @@ def _wait_until_ready(pod: Pod) -> None:
         assert pod.restarts < 3, pod.log.read_text()
         return pod.is_ready
 
-    wait_until(ready, "the pod ready", 180)
+    wait_until(ready, "the pod ready")
 
 
 def test_two_pods_of_a_node_pull_once(cluster: Cluster, pod: Pod) -> None:
@@ -248,7 +248,7 @@ def test_no_request_is_lost_when_the_pod_ends(pod: Pod, until: Until) -> None:
     def ask_openai() -> tuple[int, str | None]:
         """How OpenAI's API refuses who should connect again, and so come to another pod."""
         while not is_over.is_set():
-            with closing(HTTPConnection(pod.address, pod.ports["openai"], timeout=120)) as line:
+            with closing(HTTPConnection(pod.address, pod.ports["openai"], timeout=DEADLINE_S)) as line:
                 body = json.dumps({"model": "speculative_llm", "prompt": "a", "max_tokens": 1})
                 line.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
                 answer = line.getresponse()

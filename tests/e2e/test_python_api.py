@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import trtspec
-from tests.e2e.conftest import IN_PROCESS, Deploy
+from tests.e2e.conftest import DEADLINE_S, IN_PROCESS, Deploy
 from tests.support.ports import free_port, free_ports
 from trtspec.deployment.options import DeployOptions
 from trtspec.gateway.ports import LOOPBACK, Ports, listens
@@ -53,7 +53,7 @@ def test_openais_api_gives_the_same_text_from_within_a_running_loop(server: Depl
         "print(asyncio.run(cell()), end='')"
     )
     words = [sys.executable, "-c", program, f"http://127.0.0.1:{server.api_port}/v1"]
-    said = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    said = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
     assert said.stdout == server.generate("import ", max_tokens=20)
 
 

@@ -84,7 +84,7 @@ def test_the_path_on_an_h200(docker: Docker, clone: Path) -> None:
         env={**docker.environment, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=480,
+        timeout=900,
         check=False,
     )
     said = f"{done.stdout}\n{done.stderr}"

@@ -20,7 +20,7 @@ import openai
 import pytest
 import yaml
 
-from tests.e2e.conftest import ENDLESS, TRTSPEC, Deploy, Deployer, Until, at_work, wait_until
+from tests.e2e.conftest import DEADLINE_S, ENDLESS, TRTSPEC, Deploy, Deployer, Until, at_work, wait_until
 from tests.e2e.openai_requests import ask
 from tests.support.ports import free_port
 from tests.support.prometheus import Prometheus
@@ -146,7 +146,7 @@ def test_requests_refused_before_the_model_are_counted_by_api_and_reason(watched
 
     before, failed = refused(), deploy.metric("request_errors")
     # The body of a refused request is not read, so a client that goes on sending may be cut off.
-    with closing(http.client.HTTPConnection("127.0.0.1", deploy.ports[0], timeout=60)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", deploy.ports[0], timeout=DEADLINE_S)) as connection:
         connection.putrequest("POST", path)
         connection.putheader("Content-Length", str(MAX_BODY + 1))
         connection.endheaders()
@@ -342,7 +342,7 @@ def _same_quantiles(prometheus: Prometheus, deploy: Deploy, name: str, until: Un
 def test_top_shows_what_runs(watched: Watched) -> None:
     with at_work(watched.deploy, *PROMPTS[:2], num_draft_tokens=4):
         url = f"http://127.0.0.1:{watched.deploy.ports[2]}/metrics"
-        line = [str(TRTSPEC), "top", "--once", "--json", "--url", url, "--interval", "1.5"]
+        line = [str(TRTSPEC), "top", "--once", "--json", "--url", url, "--interval", "5"]
         said = json.loads(subprocess.run(line, check=True, capture_output=True).stdout)
     assert (said["model"], said["places"], said["draft_available"]) == (watched.deploy.model, 16, True)
     assert said["tokens_per_second"] > 10
@@ -351,7 +351,7 @@ def test_top_shows_what_runs(watched: Watched) -> None:
 
 
 def _post(deploy: Deploy, path: str, body: dict[str, Any], headers: dict[str, str] | None = None) -> int:
-    with closing(http.client.HTTPConnection("127.0.0.1", deploy.ports[0], timeout=60)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", deploy.ports[0], timeout=DEADLINE_S)) as connection:
         connection.request("POST", path, json.dumps(body), headers or {})
         answer = connection.getresponse()
         answer.read()

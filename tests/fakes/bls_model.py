@@ -62,7 +62,7 @@ class BlsModel:
             self.service.submit(as_received(inputs), request_id, client)
         except RuntimeError as closed:  # Triton refuses calls of a model that it has unloaded.
             raise EngineFailure(str(closed)) from closed
-        arrays, is_final, error = client.heard.get(timeout=20)
+        arrays, is_final, error = client.heard.get(timeout=120)
         if error is not None:
             raise EngineFailure(error)
         assert is_final, "a model that is not decoupled has one response"

@@ -10,7 +10,7 @@ from trtspec.serving.triton.responses import Code, Failure, TextChunk
 
 DONE = Completion(EndReason.LENGTH, 1, 1, SpeculationCounts())
 TROUBLE = Failure("why", Code.INTERNAL)
-SECONDS = 10
+SECONDS = 120
 """How long a send may be held."""
 
 

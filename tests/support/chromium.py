@@ -18,7 +18,7 @@ PATH = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
     None,
 )
-_MOST = 60.0
+_MOST = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Tab:
         number = next(self._ids)
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
         while True:
-            message = await self._socket.receive_json(timeout=30)
+            message = await self._socket.receive_json(timeout=_MOST)
             if message.get("id") == number:
                 assert "error" not in message, (method, message["error"])
                 result: dict[str, Any] = message["result"]
@@ -51,7 +51,7 @@ class Tab:
 
     async def until(self, event: str) -> None:
         while not any(message.get("method") == event for message in self.events):
-            self.events.append(await self._socket.receive_json(timeout=30))
+            self.events.append(await self._socket.receive_json(timeout=_MOST))
 
     async def evaluate(self, expression: str) -> Any:
         found = await self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
@@ -96,7 +96,7 @@ def look(
         )
     finally:
         browser.terminate()
-        browser.wait(30)
+        browser.wait(_MOST)
 
 
 async def _look(

@@ -92,7 +92,7 @@ class Prometheus:
 
     def end(self) -> None:
         self._process.terminate()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while self._process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
         self._process.kill()

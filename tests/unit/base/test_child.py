@@ -53,7 +53,7 @@ def test_a_file_of_its_folder_is_not_taken_for_a_module_of_pythons(tmp_path: Pat
     log = tmp_path / "log"
     with log.open("wb") as output:
         child = ChildProcess(("echo", "a b"), output, folder=tmp_path, orphaned=signal.SIGTERM)
-    assert child.wait(30) == 0
+    assert child.wait(240) == 0
     assert log.read_text() == "a b\n"
 
 

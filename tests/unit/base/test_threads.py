@@ -22,7 +22,7 @@ def test_every_item_once_and_no_advance_lost() -> None:
 
 def test_several_at_once_and_no_more_asked_for_than_are_worked_on() -> None:
     """The barrier lets nobody on before four threads are at work."""
-    barrier, asked = threading.Barrier(4, timeout=10), 0
+    barrier, asked = threading.Barrier(4, timeout=120), 0
 
     def items() -> Iterator[int]:
         nonlocal asked
@@ -70,7 +70,7 @@ def test_the_same_of_two_failures_is_raised_whichever_thread_is_faster() -> None
 
     def work(item: int) -> int:
         if item == 0:
-            assert later.wait(10)  # item 1 has failed before item 0 does
+            assert later.wait(120)  # item 1 has failed before item 0 does
             raise KeyError("first")
         later.set()
         raise KeyError("later")

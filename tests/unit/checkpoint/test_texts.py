@@ -184,7 +184,7 @@ def on_hub(tmp_path: Path) -> Iterator[Callable[..., list[str]]]:
     def find(*names: str, **environment: str) -> list[str]:
         command, settings = [sys.executable, "-c", SCRIPT, *names], {**os.environ, **hub, **environment}
         result = subprocess.run(
-            command, env=settings, capture_output=True, text=True, timeout=60, check=False
+            command, env=settings, capture_output=True, text=True, timeout=240, check=False
         )
         assert result.returncode == 0, result.stderr
         return result.stdout.splitlines()

@@ -28,11 +28,11 @@ def without_debug(**environment: str) -> dict[str, str]:
 
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([TRTSPEC, *args], capture_output=True, text=True, timeout=60)
+    return subprocess.run([TRTSPEC, *args], capture_output=True, text=True, timeout=240)
 
 
 def run_shell(line: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["sh", "-c", line, TRTSPEC], capture_output=True, text=True, timeout=60)
+    return subprocess.run(["sh", "-c", line, TRTSPEC], capture_output=True, text=True, timeout=240)
 
 
 def test_help_fits_one_screen_and_has_examples() -> None:
@@ -182,7 +182,7 @@ def test_ctrl_c_exits_130(tmp_path: Path) -> None:
     process = subprocess.Popen([TRTSPEC, "check", fifo], stderr=subprocess.PIPE, text=True)
     with fifo.open("w"):  # opens only once the command reads, so it is inside its work now
         process.send_signal(signal.SIGINT)
-        _, talk = process.communicate(timeout=120)
+        _, talk = process.communicate(timeout=240)
     assert process.returncode == 130
     assert "Traceback" not in talk
 
@@ -221,4 +221,4 @@ def test_a_closed_pipe_is_no_trace() -> None:
     assert process.stderr is not None
     process.stdout.close()
     assert process.stderr.read() == ""
-    process.wait(timeout=120)
+    process.wait(timeout=240)

@@ -35,7 +35,7 @@ class SilentModel(TritonModel):
     def ModelStreamInfer(self, requests: Any, context: Any) -> Iterator[Any]:
         has_left = threading.Event()
         context.add_callback(has_left.set)
-        has_left.wait(60)
+        has_left.wait(240)
         yield from ()
 
 
@@ -60,7 +60,7 @@ class SilentApi(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_POST(self) -> None:
-        self.has_left.wait(60)
+        self.has_left.wait(240)
 
     def log_message(self, *_: object) -> None: ...
 

@@ -55,14 +55,14 @@ def test_a_server_that_is_not_there_yet_is_a_warning() -> None:
     command = [sys.executable, "-m", "trtspec", "serve", "--url", URL, "--port", str(port)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as serving:
         try:
-            with closing(HTTPConnection("127.0.0.1", port, timeout=120)) as line:
+            with closing(HTTPConnection("127.0.0.1", port, timeout=240)) as line:
                 assert serving.stderr is not None
                 said = [serving.stderr.readline() for _ in range(2)]
                 line.request("GET", "/health")
                 status = line.getresponse().status
         finally:
             serving.terminate()
-            serving.communicate(timeout=120)
+            serving.communicate(timeout=240)
     assert said[0].startswith(f"warning: {URL}/v2/models/speculative_llm/ready: ")
     assert said[0].endswith("; requests fail until the model is ready there\n")
     assert said[1].startswith(f"in front of speculative_llm at {URL}; ")

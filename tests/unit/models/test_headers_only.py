@@ -101,7 +101,7 @@ def test_two_concurrent_plans_make_one_outline_of_the_weights(
 
     def plan() -> Path:
         weights = SimpleNamespace(path="model.safetensors", lfs=SimpleNamespace(sha256="0" * 64))
-        both.wait(60)
+        both.wait(240)
         return download.fetch_headers("owner/model", snapshot, [weights], no_progress)
 
     def outline(repo_id: str, folder: Path, name: str) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from jsonschema import validate
 
+from tests.fakes.clock import Clock, until
 from tests.fakes.engine_dir import tiny_llama, write_engine
 from tests.fakes.languages import TARGET, Run
 from tests.fakes.scripted_executor import ScriptedExecutor, echo
@@ -184,7 +185,7 @@ def test_a_guide_that_cannot_be_read_is_refused_before_anything_runs(
 
 
 def test_a_guide_that_takes_long_to_read_holds_up_nobody(
-    run: Run, tokenizer: Tokenizer, engines: Engines, monkeypatch: pytest.MonkeyPatch
+    run: Run, tokenizer: Tokenizer, engines: Engines, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released, compile_ = Event(), GuideCompiler.compile
     asked: list[str] = []
@@ -192,17 +193,30 @@ def test_a_guide_that_takes_long_to_read_holds_up_nobody(
     def slow(compiler: GuideCompiler, guide: Guide) -> Grammar:
         asked.append(guide.guide)
         if guide.guide.startswith("slow"):
-            released.wait(30)
+            released.wait(300)
         return compile_(compiler, guide)
 
-    monkeypatch.setattr(guides_module, "COMPILE_S", 0.5)
+    monkeypatch.setattr(guides_module, "COMPILE_S", 20.0)
     monkeypatch.setattr(GuideCompiler, "compile", slow)
 
     def ask(expression: str, **values: Any) -> CompletionRequest:
         return CompletionRequest("hello", guide=Guide(GuideType.REGEX, expression), **values)
 
+    async def time_passes(expression: str) -> None:
+        """Its time ends once a thread has begun with it, or if there is none."""
+        await until(lambda: expression in asked or engines.guides._threads.is_lost)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        clock.seconds += guides_module.COMPILE_S
+
     async def main() -> None:
         target, draft = engines.load()
+
+        async def asked_too_long(expression: str) -> None:
+            refused = asyncio.ensure_future(coordinator.complete(ask(expression)))
+            await time_passes(expression)
+            await refused
+
         try:
             coordinator = assemble(target, draft, tokenizer, guides=engines.guides)
             await coordinator.complete(ask("a"))  # xgrammar is loaded now.
@@ -210,6 +224,7 @@ def test_a_guide_that_takes_long_to_read_holds_up_nobody(
             for _ in range(3):
                 await coordinator.complete(CompletionRequest("hello", max_tokens=2))
                 assert not refused.done()
+            await time_passes("slow")
             with pytest.raises(RequestError, match="takes longer"):
                 await refused
             read = list(asked)
@@ -223,9 +238,9 @@ def test_a_guide_that_takes_long_to_read_holds_up_nobody(
             # Threads are lost to guides that never end; then nobody else is told that his own guide is slow.
             for number in range(4):
                 with pytest.raises((RequestError, Busy)):
-                    await coordinator.complete(ask(f"slow{number}"))
+                    await asked_too_long(f"slow{number}")
             with pytest.raises(Busy, match="other grammars"):
-                await coordinator.complete(ask("[0-9]{4}"))
+                await asked_too_long("[0-9]{4}")
             released.set()
             await coordinator.complete(ask("[0-9]{4}"))
         finally:

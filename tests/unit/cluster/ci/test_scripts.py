@@ -74,7 +74,7 @@ class Steps:
         outputs = {name: str(path) for name, path in self._outputs.items()}
         environment = self._machine.environment | outputs | given
         command = [*BASH, script]
-        return subprocess.run(command, cwd=self._folder, env=environment, timeout=60, check=False).returncode
+        return subprocess.run(command, cwd=self._folder, env=environment, timeout=240, check=False).returncode
 
     def output(self, name: str) -> str:
         return self._outputs[name].read_text()
@@ -196,7 +196,7 @@ def test_the_scripts_of_gitlab_build_a_pair_and_report_on_it(checkout: Path, mac
 
     def shell(lines: list[str], **more: str) -> None:
         command, environment = [*BASH, "\n".join(lines)], machine.environment | variables | more
-        subprocess.run(command, cwd=checkout, env=environment, timeout=60, check=True)
+        subprocess.run(command, cwd=checkout, env=environment, timeout=240, check=True)
 
     shell(template["engine-matrix"]["script"])
     (artifact,) = template["engine-matrix"]["artifacts"]["paths"]

@@ -137,7 +137,7 @@ class TestProofs:
             (tmp_path / f"{number}.sh").write_text(f"#!/bin/bash\n{script}\n")
         # SC2086: options are words, unquoted on purpose.
         command: list[str | Path] = [BIN / "shellcheck", "--exclude", "SC2086", *tmp_path.glob("*.sh")]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         assert result.returncode == 0, result.stdout
 
 
@@ -180,7 +180,7 @@ def found_by_zizmor(*files: Path) -> str:
     """What zizmor says of workflows and actions, offline; nothing where it finds no fault."""
     least = ("--min-severity=medium", "--min-confidence=medium")
     command: list[str | Path] = [BIN / "zizmor", "--offline", "--no-progress", "--quiet", *least, *files]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode in (0, 13, 14), done.stderr
     return done.stdout if done.returncode else ""
 
@@ -263,7 +263,7 @@ class TestSafety:
             files[-1].write_text(f"#!/bin/bash\n{script}\n")
         # SC2086: recipes are file names with wildcards, unquoted on purpose.
         command: list[str | Path] = [BIN / "shellcheck", "--exclude", "SC2086", *files]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         assert result.returncode == 0, result.stdout
 
 

@@ -363,7 +363,7 @@ def test_ctrl_c_leaves_what_was_applied(kubeconfig: Path, emulator: Emulator, tm
         if "without a node" in line:
             break
     process.send_signal(signal.SIGINT)
-    _, talk = process.communicate(timeout=120)
+    _, talk = process.communicate(timeout=240)
     assert process.returncode == 130
     assert "interrupted: the cluster keeps starting what was applied; trtspec kubernetes status" in talk
     assert "Traceback" not in talk

@@ -78,7 +78,7 @@ def test_a_user_without_a_name_or_capabilities_gets_a_worker_for_each_rank(serve
         cwd="/",
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     worker = {"Uid": str(UID), "CapEff": "0" * 16, "NoNewPrivs": "1", "orchestrator": "1"}

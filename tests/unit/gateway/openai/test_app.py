@@ -75,19 +75,19 @@ def test_who_waits_for_the_template_holds_the_body_until_he_leaves(monkeypatch: 
         while not renderer.waiting:
             await asyncio.sleep(0)
         second = Client(app, "/v1/chat/completions", CHAT)
-        await asyncio.wait_for(second.asking, 10)
+        await asyncio.wait_for(second.asking, 120)
         assert second.status == 503
 
         first.leave()
-        await asyncio.wait_for(first.asking, 10)
+        await asyncio.wait_for(first.asking, 120)
         assert renderer.waiting == 0
         third = Client(app, "/v1/chat/completions", CHAT)
         while not renderer.waiting:
             await asyncio.sleep(0)
         third.leave()
-        await asyncio.wait_for(third.asking, 10)
+        await asyncio.wait_for(third.asking, 120)
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), 300))
 
 
 class Slow(Tokenizer):
@@ -99,7 +99,7 @@ class Slow(Tokenizer):
 
     def _wait(self) -> None:
         self.is_asked.set()
-        assert self.may_say.wait(5)
+        assert self.may_say.wait(120)
 
     def name_of(self, token_id: int) -> str:
         self._wait()
@@ -130,12 +130,12 @@ def test_tokens_are_told_beside_all_else_and_their_body_is_held(
         while not tokenizer.is_asked.is_set():
             await asyncio.sleep(0.01)
         second = Client(app, path, body)
-        await asyncio.wait_for(second.asking, 10)
+        await asyncio.wait_for(second.asking, 120)
         tokenizer.may_say.set()
-        await asyncio.wait_for(first.asking, 10)
+        await asyncio.wait_for(first.asking, 120)
         assert (first.status, second.status) == (200, 503)
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), 300))
 
 
 class Silent(Upstream):
@@ -166,25 +166,25 @@ def test_each_prompt_takes_a_place_until_its_client_leaves() -> None:
         three = ask(3)
         await come_to(3)
         two = ask(2)
-        await asyncio.wait_for(two.asking, 10)
+        await asyncio.wait_for(two.asking, 120)
         one = ask(1)
         await come_to(4)
         other = ask(1)
-        await asyncio.wait_for(other.asking, 10)
+        await asyncio.wait_for(other.asking, 120)
         assert (two.status, other.status) == (429, 429)
         assert 'reason="too_many_requests"} 2' in refusals.text()
 
         for client in (three, one):
             client.leave()
-            await asyncio.wait_for(client.asking, 10)
+            await asyncio.wait_for(client.asking, 120)
         four = ask(4)
         await come_to(8)
         four.leave()
-        await asyncio.wait_for(four.asking, 10)
+        await asyncio.wait_for(four.asking, 120)
 
         # There will never be room for so many, and who tries again would try for ever.
         five = ask(5)
-        await asyncio.wait_for(five.asking, 10)
+        await asyncio.wait_for(five.asking, 120)
         assert five.status == 400
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), 300))

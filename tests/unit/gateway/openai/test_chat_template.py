@@ -478,7 +478,7 @@ def test_a_file_that_is_not_json_says_so(tmp_path: Path) -> None:
 # What is hostile happens for the message "bomb" alone.
 BOMB = "{%% if messages[0].content == 'bomb' %%}%s{%% else %%}fine{%% endif %%}{{ messages[0].content }}"
 FINE = "fine{{ messages[0].content }}"
-LIMIT_S = 0.5
+LIMIT_S = 1.0
 
 
 def use(source: str, work: Callable[[Renderer], Awaitable[Any]], timeout_s: float = LIMIT_S) -> Any:
@@ -671,7 +671,7 @@ def test_the_chat_template_process_ends_when_its_starter_is_killed() -> None:
         process = Path("/proc", starter.stdout.readline().decode().strip())
         assert b"trtspec.gateway.openai.chat_template_process" in (process / "cmdline").read_bytes()
         starter.kill()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while _is_there(process):
         assert time.monotonic() < deadline
         time.sleep(0.05)

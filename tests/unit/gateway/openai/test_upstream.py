@@ -39,7 +39,7 @@ def run(act: Act, use: Callable[[Wires, str], Awaitable[Any]]) -> tuple[Any, int
         wires = Wires()
         port = server.sockets[0].getsockname()[1]
         try:
-            return await asyncio.wait_for(use(wires, f"http://127.0.0.1:{port}"), 20)
+            return await asyncio.wait_for(use(wires, f"http://127.0.0.1:{port}"), 120)
         finally:
             wires.close()
             server.close()

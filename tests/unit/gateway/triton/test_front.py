@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -73,7 +74,7 @@ def test_a_client_that_leaves_within_its_body_is_no_error_of_ours(
 @pytest.mark.parametrize("said", [b"", b"GET /v2/health/live HTTP/1.1\r\nHost: "])
 def test_who_asks_nothing_is_not_waited_for(port: int, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trtspec.gateway.triton.front.HEAD_S", 0.2)
-    with socket.create_connection((HOST, port), timeout=10) as line:
+    with socket.create_connection((HOST, port), timeout=120) as line:
         line.sendall(said)
         with suppress(ConnectionResetError):
             assert line.recv(100) == b""
@@ -88,7 +89,7 @@ def test_who_has_asked_may_stay(port: int, monkeypatch: pytest.MonkeyPatch) -> N
         clocks.append(line._clock)
 
     monkeypatch.setattr(FrontConnection, "head_received", seen)
-    with socket.create_connection((HOST, port), timeout=10) as line:
+    with socket.create_connection((HOST, port), timeout=120) as line:
         for _ in range(2):
             line.sendall(b"GET /v2/logging HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert line.recv(1000).startswith(b"HTTP/1.1 403 ")
@@ -119,10 +120,10 @@ def test_who_does_not_read_its_answer_is_not_waited_for(
     with HTTPServer((HOST, 0), Triton) as triton:
         threading.Thread(target=triton.serve_forever, daemon=True).start()
         opened.front.open(Ports(http=triton.server_port, metrics=1))
-        with socket.create_connection((HOST, opened.ports.http), timeout=10) as line:
+        with socket.create_connection((HOST, opened.ports.http), timeout=120) as line:
             head = b"POST /v2/models/m/generate_stream HTTP/1.1\r\nHost: localhost\r\n"
             line.sendall(head + b"Content-Length: 2\r\n\r\n{}")
-            assert has_left.wait(30)
+            assert has_left.wait(120)
         triton.shutdown()
 
 
@@ -177,7 +178,7 @@ def test_the_word_of_life_is_tritons_own_once_it_is_up(opened: Opened) -> None:
 
 def test_who_is_refused_by_a_server_that_stops_connects_again(opened: Opened) -> None:
     opened.front.shut("stopping")
-    with closing(http.client.HTTPConnection(HOST, opened.ports.http, timeout=10)) as connection:
+    with closing(http.client.HTTPConnection(HOST, opened.ports.http, timeout=120)) as connection:
         connection.request("POST", "/v2/models/m/generate", b"{}")
         answer = connection.getresponse()
         assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
@@ -202,9 +203,9 @@ def test_whatever_a_request_names_triton_alone_is_asked_as_it_came(
 ) -> None:
     with socket.create_server((HOST, 0)) as triton, socket.create_server((HOST, 0)) as elsewhere:
         other = f"{HOST}:{elsewhere.getsockname()[1]}"
-        triton.settimeout(10)
+        triton.settimeout(120)
         opened.front.open(Ports(http=triton.getsockname()[1], metrics=1))
-        with socket.create_connection((HOST, opened.ports.http), timeout=10) as line:
+        with socket.create_connection((HOST, opened.ports.http), timeout=120) as line:
             head = (
                 f"GET {target.format(other=other)} HTTP/1.1\r\nHost: {other}\r\nAccept-Encoding: gzip\r\n\r\n"
             )
@@ -309,7 +310,7 @@ def test_a_web_page_may_not_use_a_server_of_this_machine(
     opened.front.shut("starting", is_alive=False)
     path = "/v2/models/m/generate" if where == "http" else "/metrics"
     method = "POST" if where == "http" else "GET"
-    with socket.create_connection((HOST, getattr(opened.ports, where)), timeout=5) as line:
+    with socket.create_connection((HOST, getattr(opened.ports, where)), timeout=120) as line:
         line.sendall(f"{method} {path} HTTP/1.1\r\n{head}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
         assert int(line.recv(1000).split()[1]) == (status or 503)
     number = int(status is not None and where == "http")
@@ -343,7 +344,7 @@ def test_a_form_is_no_json_where_a_web_page_may_send_it(kind: str, host: str, st
         with HTTPServer((HOST, 0), Asked) as triton:
             threading.Thread(target=triton.serve_forever, daemon=True).start()
             front.open(Ports(http=triton.server_port, metrics=1))
-            with closing(http.client.HTTPConnection(HOST, ports.http, timeout=10)) as connection:
+            with closing(http.client.HTTPConnection(HOST, ports.http, timeout=120)) as connection:
                 headers = {"Content-Type": kind, "Host": "localhost" if status == 415 else "some.name"}
                 connection.request("POST", "/v2/models/m/generate", b'{"text_input": "a"}', headers)
                 assert connection.getresponse().status == status
@@ -381,7 +382,7 @@ def test_the_triton_front_refuses_a_request_without_waiting_for_its_body(
 ) -> None:
     if state:
         opened.front.shut(state)
-    with socket.create_connection((HOST, getattr(opened.ports, where)), timeout=5) as line:
+    with socket.create_connection((HOST, getattr(opened.ports, where)), timeout=120) as line:
         line.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n".encode())
         said = line.makefile("rb").read()
     assert said.startswith(b"HTTP/1.1 %d " % status)
@@ -389,7 +390,7 @@ def test_the_triton_front_refuses_a_request_without_waiting_for_its_body(
 
 
 def test_a_request_whose_whole_body_is_there_may_be_followed_by_another(opened: Opened) -> None:
-    with socket.create_connection((HOST, opened.ports.http), timeout=5) as line:
+    with socket.create_connection((HOST, opened.ports.http), timeout=120) as line:
         for _ in range(2):
             line.sendall(b"POST /v2/logging HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}")
             assert line.recv(1000).startswith(b"HTTP/1.1 403 ")
@@ -407,15 +408,16 @@ def test_a_request_whose_whole_body_is_there_may_be_followed_by_another(opened: 
 def test_small_bodies_that_become_large_hold_nobody_up(
     opened: Opened, where: str, path: str, state: str | None, statuses: set[int]
 ) -> None:
-    """One of them, inflated at once, takes the loop half a second."""
+    """The loop works no longer at a time than one of them, inflated at once, would take it."""
     if state:
         opened.front.shut(state)
 
     async def longest() -> float:
-        worst, before = 0.0, time.monotonic()
+        """The most time that the loop's thread has worked between two turns of the loop."""
+        worst, before = 0.0, time.thread_time()
         while not is_over.is_set():
             await asyncio.sleep(0.005)
-            now = time.monotonic()
+            now = time.thread_time()
             worst, before = max(worst, now - before), now
         return worst
 
@@ -432,7 +434,9 @@ def test_small_bodies_that_become_large_hold_nobody_up(
         found = set(pool.map(send, range(4)))
     is_over.set()
     assert found == statuses
-    assert gap.result() < 0.5
+    begin = time.thread_time()
+    zlib.decompress(BOMB, 31)
+    assert gap.result() < (time.thread_time() - begin) / 2
 
 
 class Model(BaseHTTPRequestHandler):
@@ -467,7 +471,7 @@ def test_head_is_answered_as_get_is_without_its_body(opened: Opened, path: str, 
     with HTTPServer((HOST, 0), Model) as triton:
         threading.Thread(target=triton.serve_forever, daemon=True).start()
         opened.front.open(Ports(http=triton.server_port, metrics=1))
-        with closing(http.client.HTTPConnection(HOST, opened.ports.http, timeout=10)) as connection:
+        with closing(http.client.HTTPConnection(HOST, opened.ports.http, timeout=120)) as connection:
             lengths = []
             # On one connection: a body that should not be there would be taken for the next answer.
             for method in ("GET", "HEAD", "HEAD", "GET"):
@@ -493,7 +497,7 @@ def test_a_method_that_a_path_does_not_have_is_405_whatever_the_state(opened: Op
         if state:
             opened.front.shut(state)
         for (port, path), allowed in cases.items():
-            with closing(http.client.HTTPConnection(HOST, port, timeout=10)) as connection:
+            with closing(http.client.HTTPConnection(HOST, port, timeout=120)) as connection:
                 connection.request(method, path)
                 answer = connection.getresponse()
             if method not in allowed:
@@ -503,7 +507,7 @@ def test_a_method_that_a_path_does_not_have_is_405_whatever_the_state(opened: Op
 
 
 def _ask(port: int, method: str, path: str) -> tuple[int, str]:
-    with closing(http.client.HTTPConnection(HOST, port, timeout=10)) as connection:
+    with closing(http.client.HTTPConnection(HOST, port, timeout=120)) as connection:
         connection.request(method, path)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
@@ -513,11 +517,11 @@ def test_a_connection_too_many_is_told_so_and_counted(
     opened: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
     opened.front._most = 1
-    with socket.create_connection((HOST, opened.ports.http), timeout=10) as first:
+    with socket.create_connection((HOST, opened.ports.http), timeout=120) as first:
         first.sendall(b"GET /v2/logging HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert first.recv(100).startswith(b"HTTP/1.1 403 ")
         for port in (opened.ports.http, opened.ports.metrics):
-            with socket.create_connection((HOST, port), timeout=10) as late:
+            with socket.create_connection((HOST, port), timeout=120) as late:
                 said = late.makefile("rb").read()
             assert said.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
             assert b"\r\nRetry-After: 1\r\n" in said

@@ -97,7 +97,7 @@ def serving() -> Iterator[tuple[Server, str]]:
 
     thread = threading.Thread(target=serve)
     thread.start()
-    assert started.wait(30)
+    assert started.wait(120)
     yield served, f"http://127.0.0.1:{ports[0]}/v1"
     loop.call_soon_threadsafe(loop.stop)
     thread.join()

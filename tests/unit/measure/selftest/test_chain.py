@@ -144,7 +144,7 @@ def test_a_self_test_that_is_ended_leaves_no_container(
     machine: GpuMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     only(monkeypatch, "reference", "bf16")
-    monkeypatch.setattr(chain, "_ENGINES_S", 10.0)
+    monkeypatch.setattr(chain, "_ENGINES_S", 240.0)
     daemon = machine.containers(release_of(None).image)
     end = f"import os, time; os.kill({os.getpid()}, {int(number)}); time.sleep(60)"
     daemon.program("python3", f"#!{sys.executable}\n{end}\n")

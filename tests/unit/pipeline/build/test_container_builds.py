@@ -342,7 +342,7 @@ def hanging(build: Builds, docker: DockerDaemon) -> subprocess.Popen[str]:
     mark = build.out / "hanging"
     docker.in_image(FAKE_FAILURE="hang", FAKE_HANGING=str(mark))
     process = build.start("--container")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not mark.exists():
         assert time.monotonic() < deadline
         assert process.poll() is None
@@ -354,7 +354,7 @@ def hanging(build: Builds, docker: DockerDaemon) -> subprocess.Popen[str]:
 def test_ctrl_c_ends_the_container_too(build: Builds, docker: DockerDaemon) -> None:
     process = hanging(build, docker)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=120)
+    process.communicate(timeout=600)
     assert process.returncode == 130
     assert [path.name for path in (build.out / "target").iterdir()] == ["checkpoint"]
     assert naming(build.out) == []
@@ -366,7 +366,7 @@ def test_a_container_that_was_left_behind_is_ended_by_the_next_build(
 ) -> None:
     process = hanging(build, docker)
     process.kill()
-    process.communicate(timeout=120)
+    process.communicate(timeout=600)
     assert len(docker.running()) == 1
     docker.in_image(FAKE_FAILURE="")
     build.in_container()

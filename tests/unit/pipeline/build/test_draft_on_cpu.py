@@ -126,7 +126,7 @@ def test_a_draft_on_the_cpu_is_checked_planned_built_and_decodes(bench: Bench) -
     bench.run("inspect", "out/draft/engine")
     assert "mpirun" not in bench.run("deploy", "recipe.yaml", "--output", "out", "--dry-run")
 
-    drafted, alone = asyncio.run(asyncio.wait_for(completions(bench), 60))
+    drafted, alone = asyncio.run(asyncio.wait_for(completions(bench), 300))
     assert drafted.token_ids == alone.token_ids
     assert drafted.completion
     counts = drafted.completion.speculation

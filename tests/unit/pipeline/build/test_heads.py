@@ -75,7 +75,7 @@ class Bench:
             finally:
                 pair.shutdown()
 
-        return asyncio.run(asyncio.wait_for(main(), 60))
+        return asyncio.run(asyncio.wait_for(main(), 300))
 
 
 @pytest.fixture

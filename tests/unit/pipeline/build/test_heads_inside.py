@@ -141,7 +141,7 @@ def completed(built: Bench, asked: CompletionRequest) -> list[int]:
         finally:
             pair.shutdown()
 
-    return asyncio.run(asyncio.wait_for(main(), 60))
+    return asyncio.run(asyncio.wait_for(main(), 300))
 
 
 def check_best(built: Bench, prompt: list[int], text: list[int]) -> None:

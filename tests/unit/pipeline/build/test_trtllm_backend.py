@@ -341,12 +341,12 @@ def test_ctrl_c_ends_the_builders_and_leaves_nothing_half_made(
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not hanging.exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=120)
+    process.communicate(timeout=600)
     assert process.returncode == 130
     out = recipe.parent / "out"
     assert [path.name for path in (out / "target").iterdir()] == ["checkpoint"]

@@ -128,7 +128,7 @@ def completions(bench: Bench, prompt: str) -> tuple[Completion, Completion, str,
         finally:
             pair.shutdown()
 
-    return asyncio.run(asyncio.wait_for(main(), 60))
+    return asyncio.run(asyncio.wait_for(main(), 300))
 
 
 @pytest.mark.usefixtures("loads")

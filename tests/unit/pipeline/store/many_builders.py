@@ -61,7 +61,7 @@ def build(url: str, folder: Path, log: Path, deaths: int) -> None:
 def main(url: str, folder: str, log: str, count: str, deaths: str, mode: str) -> None:
     if url.startswith("s3"):
         import s3fs  # noqa: F401 - once, for all of them
-    lease.EXPIRY_S, lease.RENEWAL_S, lease.POLL_S, lease.SETTLE_S = 2.0, 0.2, 0.25, 0.1
+    lease.EXPIRY_S, lease.RENEWAL_S, lease.POLL_S, lease.SETTLE_S = 6.0, 0.2, 0.25, 0.1
     if mode == "names":
         files._EXCLUSIVE = frozenset()
         for name in ("find", "read", "write"):

@@ -28,7 +28,7 @@ def said_on(disk: Path, options: str, command: str) -> str:
     """What a command says that fails, while a disk of its own is mounted on a folder."""
     disk.mkdir()
     script = f"mount -t tmpfs -o {options} none {disk}; {TRTSPEC} {command}"
-    done = subprocess.run([*_MINE, script], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([*_MINE, script], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     return done.stderr
 

@@ -287,10 +287,10 @@ def test_a_push_waits_for_a_prune(store: Store, engine: Path, monkeypatch: pytes
     with exclusively(Store(store.address.url)) as remove:
         doomed = [chunk.name for chunk in entry.chunks]
         pushing.start()
-        assert waits.wait(20)
+        assert waits.wait(120)
         assert store.entries() == []
         remove(doomed, silent)
-    pushing.join(20)
+    pushing.join(120)
     assert notes[0] == "waits for the end of a prune"
     assert not verify(store, no_progress).findings
     assert store.entries() == [entry]

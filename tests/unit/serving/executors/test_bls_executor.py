@@ -168,7 +168,7 @@ class Model:
         if "stop" in inputs:
             self.says.put(said())
             return {}
-        answer = self.says.get(timeout=20)
+        answer = self.says.get(timeout=120)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -186,7 +186,7 @@ def ask(model: Model, request: Request) -> Response:
 
 
 def heard_by(model: Model) -> dict[str, object]:
-    inputs, _ = model.heard.get(timeout=20)
+    inputs, _ = model.heard.get(timeout=120)
     return {name: array.tolist() for name, array in inputs.items()}
 
 
@@ -383,9 +383,9 @@ def test_a_cancelled_request_is_stopped_by_its_id() -> None:
         executor = BlsExecutor(model, LIMITS)
         stream = AsyncExecutor(executor).answers(Request(PROMPT, 100, streaming=True), math.inf)
         assert (await anext(stream)).token_ids == [5]
-        asked = [await asyncio.to_thread(model.heard.get, timeout=20) for _ in range(2)]
+        asked = [await asyncio.to_thread(model.heard.get, timeout=120) for _ in range(2)]
         await stream.aclose()
-        stop = await asyncio.to_thread(model.heard.get, timeout=20)
+        stop = await asyncio.to_thread(model.heard.get, timeout=120)
         executor.shutdown()
         return asked, stop
 
@@ -411,10 +411,10 @@ def test_a_stop_that_fails_ends_no_other() -> None:
         model = Deaf()
         executor = BlsExecutor(model, LIMITS)
         numbers = [executor.enqueue_request(Request(PROMPT, 3), lambda _: None) for _ in range(2)]
-        asked = [(await asyncio.to_thread(model.heard.get, timeout=20))[0] for _ in range(2)]
+        asked = [(await asyncio.to_thread(model.heard.get, timeout=120))[0] for _ in range(2)]
         for number in numbers:
             executor.cancel_request(number)
-        stops = [(await asyncio.to_thread(model.heard.get, timeout=20))[0] for _ in range(2)]
+        stops = [(await asyncio.to_thread(model.heard.get, timeout=120))[0] for _ in range(2)]
         executor.shutdown()
         assert not any("stop" in inputs for inputs in asked)
         return stops

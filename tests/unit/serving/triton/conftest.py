@@ -22,7 +22,7 @@ from trtspec.serving.triton.watchdog import Watchdog
 
 LIMITS = Limits(max_batch_size=8, max_input_len=256, max_seq_len=600, max_draft_len=4, vocab_size=300)
 ENDLESS = CompletionRequest("hello", max_tokens=400, end_id=NO_END)
-SECONDS = 20
+SECONDS = 120
 
 
 class ListeningClient:

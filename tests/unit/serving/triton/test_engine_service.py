@@ -23,8 +23,11 @@ from trtspec.serving.triton.engine_requests import Arrays
 from trtspec.serving.triton.engine_service import EngineService
 from trtspec.serving.triton.watchdog import Watchdog
 
-LIMITS = Limits(max_batch_size=8, max_input_len=255, max_seq_len=600, max_draft_len=4, vocab_size=300)
+LIMITS = Limits(max_batch_size=8, max_input_len=255, max_seq_len=6000, max_draft_len=4, vocab_size=300)
 LANGUAGE = babble(LIMITS.vocab_size)
+SECONDS = 120
+LONG = 5000
+"""The tokens of a text that goes on while others act."""
 Serve = Callable[..., EngineService]
 
 
@@ -77,7 +80,7 @@ def heard(client: QueueClient) -> list[list[int]]:
     responses: list[list[int]] = []
     is_final = False
     while not is_final:
-        arrays, is_final, error = client.heard.get(timeout=20)
+        arrays, is_final, error = client.heard.get(timeout=SECONDS)
         assert error is None
         responses.append(arrays["output_ids"].reshape(-1).tolist() if arrays else [])
     with pytest.raises(queue.Empty):
@@ -86,7 +89,7 @@ def heard(client: QueueClient) -> list[list[int]]:
 
 
 def failure(client: QueueClient) -> str | None:
-    return client.heard.get(timeout=20)[2]
+    return client.heard.get(timeout=SECONDS)[2]
 
 
 def test_one_answer_or_a_stream(serve: Serve) -> None:
@@ -98,13 +101,13 @@ def test_one_answer_or_a_stream(serve: Serve) -> None:
 
 def test_a_stop_ends_the_requests_with_its_id(serve: Serve) -> None:
     service = serve(delay=0.005)
-    stopped = submit(service, "a", max_tokens=300, streaming=np.array([[True]]))
+    stopped = submit(service, "a", max_tokens=LONG, streaming=np.array([[True]]))
     other = submit(service, "b", max_tokens=40)
-    stopped.heard.get(timeout=20)
+    stopped.heard.get(timeout=SECONDS)
 
     assert heard(submit(service, "a", stop=np.array([[True]]))) == [[]]
 
-    assert len(heard(stopped)) < 250
+    assert len(heard(stopped)) < LONG
     assert heard(other) == [text(40)]
 
 
@@ -120,11 +123,11 @@ def test_a_stop_without_an_id_or_for_nobody_ends_nothing(serve: Serve) -> None:
 
 def test_a_client_that_leaves_takes_its_work_with_it(serve: Serve) -> None:
     service = serve(delay=0.005)
-    client = submit(service, max_tokens=300, streaming=np.array([[True]]))
-    client.heard.get(timeout=20)
+    client = submit(service, max_tokens=LONG, streaming=np.array([[True]]))
+    client.heard.get(timeout=SECONDS)
     client.left = True
 
-    assert len(heard(client)) < 250
+    assert len(heard(client)) < LONG
 
 
 def test_slow_answers_of_triton_about_departed_clients_do_not_hold_up_text(
@@ -140,12 +143,12 @@ def test_slow_answers_of_triton_about_departed_clients_do_not_hold_up_text(
 
     monkeypatch.setattr(QueueClient, "has_left", has_left)
     service = serve(delay=0.005)
-    clients = [submit(service, max_tokens=300, streaming=np.array([[True]])) for _ in range(4)]
+    clients = [submit(service, max_tokens=LONG, streaming=np.array([[True]])) for _ in range(4)]
     for client in clients:
-        client.heard.get(timeout=20)
+        client.heard.get(timeout=SECONDS)
     clients[-1].left = True
 
-    assert len(heard(clients[-1])) < 250
+    assert len(heard(clients[-1])) < LONG
     assert any(set(asked[i : i + 4]) == set(clients) for i in range(len(asked) - 3))
 
 
@@ -156,15 +159,15 @@ def test_whose_response_cannot_be_sent_is_told_so_and_takes_its_work_with_it(
 
     class Full(QueueClient):
         def send(self, arrays: Arrays, is_final: bool) -> None:
-            assert several.wait(20)
+            assert several.wait(SECONDS)
             raise RuntimeError("no shared memory is left")
 
     executor = ScriptedExecutor(LIMITS, LANGUAGE, 0.005)
     service = EngineService(lambda: executor, excludes_input=True, check_s=0.01)
     try:
         with caplog.at_level(logging.CRITICAL):
-            client = submit(service, max_tokens=300, client=Full(), streaming=np.array([[True]]))
-            deadline = time.monotonic() + 20
+            client = submit(service, max_tokens=LONG, client=Full(), streaming=np.array([[True]]))
+            deadline = time.monotonic() + SECONDS
             while service._sends._work_queue.qsize() < 3 and time.monotonic() < deadline:
                 time.sleep(0.01)
             several.set()
@@ -226,9 +229,9 @@ def test_an_engine_that_cannot_be_loaded_leaves_no_thread() -> None:
 
 def test_closing_ends_what_runs(serve: Serve) -> None:
     service = EngineService(lambda: ScriptedExecutor(LIMITS, LANGUAGE, 0.005), True, 0.01)
-    client = submit(service, max_tokens=300, streaming=np.array([[True]]))
-    client.heard.get(timeout=20)
+    client = submit(service, max_tokens=LONG, streaming=np.array([[True]]))
+    client.heard.get(timeout=SECONDS)
 
     service.close()
 
-    assert len(heard(client)) < 250
+    assert len(heard(client)) < LONG

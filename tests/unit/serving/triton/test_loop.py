@@ -44,7 +44,7 @@ def test_a_deadline_is_kept(loop: asyncio.AbstractEventLoop) -> None:
             await asyncio.wait_for(asyncio.Event().wait(), 0.05)
         return loop.time() - begin
 
-    assert 0.045 <= loop.run_until_complete(late()) < 5
+    assert 0.045 <= loop.run_until_complete(late()) < 60
 
 
 def test_other_threads_are_heard_at_once(loop: asyncio.AbstractEventLoop) -> None:
@@ -53,4 +53,4 @@ def test_other_threads_are_heard_at_once(loop: asyncio.AbstractEventLoop) -> Non
         await asyncio.to_thread(loop.call_soon_threadsafe, told.set_result, "text")
         return await told
 
-    assert loop.run_until_complete(asyncio.wait_for(heard(), 20)) == "text"
+    assert loop.run_until_complete(asyncio.wait_for(heard(), 120)) == "text"

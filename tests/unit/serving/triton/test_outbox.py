@@ -136,10 +136,11 @@ def test_a_client_that_leaves_is_noticed_once(sender: Sender, ticks: threading.S
 
 def test_the_outbox_asks_triton_about_each_client_in_turn(sender: Sender, ticks: threading.Semaphore) -> None:
     asked: list[FakeClient] = []
+    all_are_here = threading.Event()
 
     class Slow(FakeClient):
         def has_left(self, ask: bool) -> bool:
-            if ask:
+            if ask and all_are_here.is_set():
                 asked.append(self)
                 time.sleep(2 * ASKING_S)
             return self.left
@@ -147,6 +148,7 @@ def test_the_outbox_asks_triton_about_each_client_in_turn(sender: Sender, ticks:
     clients = [Slow() for _ in range(3)]
     for client in clients:
         sender.open(client, lambda: None)
+    all_are_here.set()
     while len(asked) < 9:
         assert ticks.acquire(timeout=SECONDS)
 

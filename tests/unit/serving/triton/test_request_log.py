@@ -23,7 +23,7 @@ def test_every_request_that_ends_is_counted_and_logged_with_its_outcome(
     caplog.set_level(logging.INFO, "trtspec")
     heard: list[Stats] = []
     bounds = ServingBounds(max_places=1, max_queue_size=0)
-    service, _ = serve(delay=0.005, tick=heard.append, bounds=bounds)
+    service, _ = serve(delay=0.02, tick=heard.append, bounds=bounds)
     staying = ask(service, ENDLESS, ResponseOptions(stream=True))
     assert staying.is_streaming.wait(SECONDS)
     refused = ListeningClient()

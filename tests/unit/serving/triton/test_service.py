@@ -184,17 +184,18 @@ def test_a_defect_is_one_line_and_a_trace_in_the_log(serve: Serve, caplog: pytes
 
 
 def test_a_client_that_leaves_frees_the_engines(serve: Serve) -> None:
-    seen: list[int] = []
-    idle = threading.Event()
+    busy, idle = threading.Event(), threading.Event()
 
     def watch(stats: Stats) -> None:
-        seen.append(stats.running)
-        if 1 in seen and not stats.running:
+        if stats.running:
+            busy.set()
+        elif busy.is_set():
             idle.set()
 
-    service, target = serve(delay=0.01, tick=watch)
+    service, target = serve(delay=0.05, tick=watch)
     client = ask(service, ENDLESS, ResponseOptions(stream=True))
     assert client.is_streaming.wait(SECONDS)
+    assert busy.wait(SECONDS)
 
     client.left = True
 
@@ -237,7 +238,7 @@ def test_closing_tells_those_who_wait(serve: Serve, tokenizer: Tokenizer) -> Non
 
 
 def test_draining_lets_those_at_work_end_and_nobody_in(serve: Serve) -> None:
-    service, _ = serve(delay=0.002, bounds=ServingBounds(max_places=1))
+    service, _ = serve(delay=0.005, bounds=ServingBounds(max_places=1))
     working, waiting = ask(service, ENDLESS, ResponseOptions(stream=True)), ask(service, ENDLESS)
     assert working.is_streaming.wait(SECONDS)
 

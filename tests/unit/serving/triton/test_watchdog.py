@@ -25,7 +25,7 @@ for line in open(sys.argv[1]):
 SERVER = """
 import subprocess, sys, time
 subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]])
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -57,8 +57,8 @@ def serve(folder: Path, told: str) -> subprocess.Popen[str]:
 def test_the_server_ends_with_its_process(tmp_path: Path, told: str, said: str) -> None:
     server = serve(tmp_path, told)
 
-    assert server.wait(40) == -signal.SIGKILL
-    _, errors = server.communicate(timeout=60)
+    assert server.wait(240) == -signal.SIGKILL
+    _, errors = server.communicate(timeout=240)
     assert f"trtspec: {said}, so this server ends\n" in errors
     assert_nothing_left(server)
 
@@ -67,7 +67,7 @@ def test_a_process_that_ends_as_it_should_leaves_the_server_alone(tmp_path: Path
     server = serve(
         tmp_path, f"watchdog.beat(); watchdog.close(); open({str(tmp_path / 'done')!r}, 'w').close()"
     )
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 240
     while not (tmp_path / "done").exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -79,7 +79,7 @@ def test_a_process_that_ends_as_it_should_leaves_the_server_alone(tmp_path: Path
 
 def test_a_server_that_is_killed_takes_a_stopped_process_along(tmp_path: Path) -> None:
     server = serve(tmp_path, "os.kill(os.getpid(), signal.SIGSTOP)")
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 240
     while not any(state == "T" for state in states(server)):
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -102,7 +102,7 @@ def states(server: subprocess.Popen[str]) -> list[str]:
 
 
 def assert_nothing_left(server: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 240
     while states(server):
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -257,7 +257,7 @@ def serving(served: Simulated) -> Iterator[str]:
 
     thread = threading.Thread(target=serve)
     thread.start()
-    assert started.wait(30)
+    assert started.wait(120)
     try:
         yield f"http://127.0.0.1:{ports[0]}/v1"
     finally:

@@ -43,6 +43,6 @@ def final() -> Ask:
         executor.enqueue_request(
             request, lambda response: answer.set_result(response) if response.is_final else None
         )
-        return await asyncio.wait_for(answer, 20)
+        return await asyncio.wait_for(answer, 120)
 
     return ask

@@ -15,7 +15,7 @@ class Engine:
         self._down = threading.Event()
 
     def await_responses(self) -> list[Any]:
-        assert self._down.wait(20)
+        assert self._down.wait(120)
         raise RuntimeError("Shutdown called")
 
     def shutdown(self) -> None:
@@ -38,5 +38,5 @@ def test_one_that_raises_by_itself_has() -> None:
 
     ResponseThread(engine, lambda responses: None, hear)
     engine.shutdown()
-    assert failed.wait(20)
+    assert failed.wait(120)
     assert failures == ["Shutdown called"]

@@ -62,7 +62,7 @@ def said(executor: TrtLlmExecutor, *requests: Request) -> list[list[Response]]:
                 done.set_result(None)
 
         executor.enqueue_request(request, listen)
-        await asyncio.wait_for(done, 20)
+        await asyncio.wait_for(done, 120)
         return heard
 
     async def main() -> list[list[Response]]:

@@ -499,7 +499,7 @@ class TestAnEngineThatDies:
     def test_before_anyone_asked(self, load: Load, trtllm: Any, final: Ask) -> None:
         executor = load()
         trtllm.Executor.MADE[0].break_down("gone")
-        executor._responses._thread.join(20)
+        executor._responses._thread.join(120)
         response = asyncio.run(self.ask(executor, final))
         assert response.error == "The engine failed: gone"
 
@@ -516,7 +516,7 @@ class TestAnEngineThatDies:
             heard: list[Response] = []
             request_id = executor.enqueue_request(Request([1], 100), heard.append)
             trtllm.Executor.MADE[0].break_down("gone")
-            executor._responses._thread.join(20)
+            executor._responses._thread.join(120)
             executor.cancel_request(request_id)
             await asyncio.sleep(0)
             return heard
@@ -549,7 +549,7 @@ class TestShutdown:
         asyncio.run(ask())
         runtime = trtllm.Executor.MADE[0]
         runtime.shutdown()
-        executor._responses._thread.join(20)
+        executor._responses._thread.join(120)
         assert not executor._responses._thread.is_alive()
 
 

@@ -159,7 +159,7 @@ def run(main: Callable[[DeviceThread, list[str]], Awaitable[object]]) -> list[st
 
     async def whole() -> None:
         device_thread = DeviceThread()
-        await asyncio.wait_for(main(device_thread, log), 10)
+        await asyncio.wait_for(main(device_thread, log), 120)
 
     before = {*threading.enumerate()}
     asyncio.run(whole())
@@ -216,7 +216,7 @@ def test_the_loop_is_free_while_a_step_runs() -> None:
     async def main(device_thread: DeviceThread, log: list[str]) -> None:
         done, go_on = asyncio.Event(), threading.Event()
         engine = Engine(device_thread, log)
-        engine.add(lambda: go_on.wait(10), answer(device_thread, lambda _: done.set()))
+        engine.add(lambda: go_on.wait(120), answer(device_thread, lambda _: done.set()))
         while not log:
             await asyncio.sleep(0)
         log.append("loop")
@@ -231,7 +231,7 @@ def test_a_loop_that_does_not_answer_holds_nothing_up_for_long() -> None:
     async def main(device_thread: DeviceThread, log: list[str]) -> None:
         stepped = threading.Event()
         engine = Engine(device_thread, log)
-        engine.add(answer(device_thread, lambda _: log.append(f"{stepped.wait(10)}")), stepped.set)
+        engine.add(answer(device_thread, lambda _: log.append(f"{stepped.wait(120)}")), stepped.set)
         while len(log) < 3:
             await asyncio.sleep(0)
         device_thread.leave(engine)
@@ -325,7 +325,7 @@ def test_one_loop_after_another(loops: int) -> None:
     async def main() -> None:
         done = asyncio.Event()
         engine.add(answer(device_thread, lambda _: done.set()))
-        await asyncio.wait_for(done.wait(), 10)
+        await asyncio.wait_for(done.wait(), 120)
 
     for _ in range(loops):
         asyncio.run(main())

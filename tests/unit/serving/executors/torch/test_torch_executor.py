@@ -170,7 +170,7 @@ def test_their_steps_do_not_wait_for_each_other(
             forward, may_go_on = draft._runner._model.forward, threading.Event()
 
             def held(*arguments: object) -> torch.Tensor:
-                assert may_go_on.wait(20)
+                assert may_go_on.wait(120)
                 return forward(*arguments)  # type: ignore[arg-type]
 
             monkeypatch.setattr(draft._runner._model, "forward", held)
@@ -346,7 +346,7 @@ def engine(tmp_path: Path) -> Path:
 async def ask(executor: TorchExecutor, request: Request) -> Response:
     answer = asyncio.get_running_loop().create_future()
     executor.enqueue_request(request, answer.set_result)
-    return await asyncio.wait_for(answer, 20)
+    return await asyncio.wait_for(answer, 120)
 
 
 class Counted(dict[int, float]):
@@ -433,7 +433,7 @@ def test_the_loop_takes_cancels_and_delivers_while_a_step_runs(
 
     def work() -> None:
         at_work.set()
-        go_on.wait(20)
+        go_on.wait(120)
 
     Model(monkeypatch, work)
 
