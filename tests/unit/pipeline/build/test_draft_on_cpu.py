@@ -94,9 +94,7 @@ def loads(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             stack.callback(model.service.close)
             return model
 
-        monkeypatch.setitem(
-            sys.modules, "trtspec.serving.triton.bls", SimpleNamespace(TritonModel=connect)
-        )
+        monkeypatch.setitem(sys.modules, "trtspec.serving.triton.bls", SimpleNamespace(TritonModel=connect))
         yield
 
 
