@@ -36,6 +36,10 @@ def test_a_server_is_left_running_and_shown_asked_and_stopped(tiny_recipe: Path,
         (server,) = json.loads(run("deploy", "status", "--json")[0])
         assert (server["state"], server["openai"]) == ("ready", addresses["OpenAI"])
         assert f"trtspec deploy stop {server['name']} stops it" in said
+        first, *lines = run("deploy", "status")[0].splitlines()
+        assert first == f"{server['name']}  ready"
+        assert [line.split()[0] for line in lines] == ["model", "OpenAI's", "build", "since"]
+        assert all(line.count("http://") <= 1 for line in lines)
         for url in (addresses["OpenAI"], addresses["gRPC"], addresses["HTTP"]):
             assert run("generate", "--url", url, "--max-tokens", "2", "import ")[0]
         # Of a server of this machine all ports are known, also where they are not one after the other.

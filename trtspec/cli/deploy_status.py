@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trtspec.base.errors import UnavailableError
 from trtspec.cli.deploy_stop import is_installed
 from trtspec.cli.terminal.options import JsonOption
-from trtspec.cli.terminal.output import ShownRows, out
+from trtspec.cli.terminal.output import out
 from trtspec.client.local_server import find_servers
 from trtspec.deployment.container import find_deployed
 from trtspec.deployment.preview import serve_words
@@ -17,6 +19,15 @@ from trtspec.pipeline.containers.program import find_program
 if TYPE_CHECKING:
     from trtspec.client.local_server import LocalServer
 
+_SHOWN = {
+    "url": "model",
+    "openai": "OpenAI's API",
+    "restarts": "restarts",
+    "build": "build",
+    "image": "image",
+    "created": "since",
+}
+"""The keys of a server that people see below its name and state, each with its title."""
 EXAMPLES = ("trtspec deploy status", "trtspec deploy status --json")
 
 
@@ -45,7 +56,7 @@ def deploy_status(json: JsonOption = False) -> None:
     ]
     known = {(row["build"], row["url"]) for row in rows}
     rows += [_in_foreground(server) for server in servers if (server.build, server.url) not in known]
-    out.show(ShownRows(rows, "nothing is deployed here"), as_json=json)
+    out.show(_ShownServers(rows), as_json=json)
     for deployed, api_flaw in found:
         if api_flaw:
             name, line = deployed.state.name, shlex.join(serve_words(deployed.deployment))
@@ -53,6 +64,24 @@ def deploy_status(json: JsonOption = False) -> None:
             why = "as after a restart of this machine" if is_gone else "and holds its port: end it first"
             out.warning(f"OpenAI's API of {name} is {api_flaw}, {why}")
             out.hint(line)
+
+
+@dataclass(frozen=True, slots=True)
+class _ShownServers:
+    """The servers: for people one below the other, with one address on a line."""
+
+    rows: Sequence[dict[str, str]]
+
+    def tell(self) -> None:
+        if not self.rows:
+            out.status("nothing is deployed here")
+        for row in self.rows:
+            out.result(f"{row['name']}  {row['state']}")
+            known = {title: row[key] for key, title in _SHOWN.items() if row[key] not in ("", "0")}
+            out.table([(f"  {title}", value) for title, value in known.items()])
+
+    def as_json(self) -> Sequence[dict[str, str]]:
+        return self.rows
 
 
 def _in_foreground(server: LocalServer) -> dict[str, str]:
