@@ -31,15 +31,16 @@ class Seen:
 
 
 class Tab:
-    """A page of the browser."""
+    """A page of the browser; what it was asked is added to `asked`."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self._socket = socket
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, asked: list[str]) -> None:
+        self._socket, self._asked = socket, asked
         self._ids = count(1)
         self.events: list[dict[str, Any]] = []
 
     async def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
         number = next(self._ids)
+        self._asked.append(f"{method} {parameters}")
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
         while True:
             message = await self._socket.receive_json(timeout=_MOST)
@@ -76,7 +77,7 @@ def look(
 ) -> Seen:
     """Opens a file or an address in a window; returns what `act` returned and what the browser saw."""
     assert PATH is not None
-    profile = folder / "profile"
+    profile, asked = folder / "profile", list[str]()
     options = (
         "--headless=new",
         "--no-sandbox",
@@ -91,25 +92,34 @@ def look(
             stdout=log,
         )
     try:
-        return asyncio.run(
-            asyncio.wait_for(_look(profile / "DevToolsActivePort", page, act, width, dark), _MOST)
-        )
+        looking = _look(browser, profile / "DevToolsActivePort", page, act, width, dark, asked)
+        return asyncio.run(asyncio.wait_for(looking, _MOST))
+    except asyncio.TimeoutError:
+        said = (folder / "chromium.log").read_text(errors="replace")
+        raise AssertionError(f"not in {_MOST:g} s: the answer to {asked[-1:]}; the browser: {said}") from None
     finally:
         browser.terminate()
         browser.wait(_MOST)
 
 
 async def _look(
-    port: Path, page: Path | str, act: Callable[[Tab], Awaitable[Any]], width: int, dark: bool
+    browser: subprocess.Popen[bytes],
+    port: Path,
+    page: Path | str,
+    act: Callable[[Tab], Awaitable[Any]],
+    width: int,
+    dark: bool,
+    asked: list[str],
 ) -> Seen:
     while not (port.exists() and port.read_text().count("\n")):
+        assert browser.poll() is None, f"the browser has ended with status {browser.returncode}"
         await asyncio.sleep(0.05)
     number = port.read_text().split()[0]
     async with aiohttp.ClientSession() as session:
         async with session.get(f"http://127.0.0.1:{number}/json/list") as answer:
             pages = [entry for entry in await answer.json(content_type=None) if entry["type"] == "page"]
         async with session.ws_connect(pages[0]["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-            tab = Tab(socket)
+            tab = Tab(socket, asked)
             for domain in ("Page", "Network", "Log", "Runtime"):
                 await tab.ask(f"{domain}.enable")
             await tab.ask(
