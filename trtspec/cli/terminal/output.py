@@ -322,15 +322,14 @@ class ShownRows:
     rows: Sequence[Mapping[str, Any]]
     nothing: str
     """The words if there is no row."""
-    header: Sequence[str] = ()
-    """The titles of the columns; empty for all, by their keys."""
+    header: Sequence[str]
+    """The titles of the columns."""
 
     def tell(self) -> None:
         if not self.rows:
             out.status(self.nothing)
             return
-        header = self.header or list(self.rows[0])
-        out.table([list(row.values())[: len(header)] for row in self.rows], header)
+        out.table([list(row.values())[: len(self.header)] for row in self.rows], self.header)
 
     def as_json(self) -> Any:
         return self.rows
