@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +54,19 @@ class Sizes:
             return self.intermediate_size
         chosen = self.experts.chosen * self.experts.intermediate_size
         return chosen + self.experts.shared_intermediate_size
+
+
+def layer_sizes(layer: Mapping[str, Any], architecture: str = "", vocab_size: int = 0) -> Sizes:
+    """Returns the sizes of decoder layers without experts, from the numbers of a head's configuration."""
+    return Sizes(
+        architecture=architecture,
+        vocab_size=vocab_size,
+        hidden_size=layer["hidden_size"],
+        intermediate_size=layer["intermediate_size"],
+        num_hidden_layers=layer["num_hidden_layers"],
+        num_attention_heads=layer["num_attention_heads"],
+        num_key_value_heads=layer["num_key_value_heads"],
+        head_size=layer["head_dim"],
+        tie_word_embeddings=False,
+        experts=None,
+    )

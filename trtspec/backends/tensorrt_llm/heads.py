@@ -34,7 +34,7 @@ from trtspec.models.heads.eagle import EagleDescription
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.medusa import MedusaDescription
 from trtspec.models.pair import check_head
-from trtspec.models.sizes import Sizes
+from trtspec.models.sizes import layer_sizes
 from trtspec.models.source import Source, Tensor
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import Choices, ChoicesTree, EagleTree, MedusaTree
 
@@ -231,7 +231,8 @@ class EagleEngineDraft(TreeEngineDraft):
         return int(self.head.layer["num_hidden_layers"])
 
     def misfit(self, mapping: RankMapping) -> Finding | None:
-        return misfit(_sizes(self.target, self.head.layer), mapping, fp8=False)
+        sizes = layer_sizes(self.head.layer, "LlamaForCausalLM", self.target.vocab_size)
+        return misfit(sizes, mapping, fp8=False)
 
     @property
     def title(self) -> str:
@@ -287,7 +288,7 @@ class EagleEngineDraft(TreeEngineDraft):
         matrix = TensorPart("fc.weight", (hidden, 2 * hidden), Split.ROWS)
         yield FamilyTensor(f"{drafter}.fc.weight", (matrix,))
         yield FamilyTensor(f"{drafter}.fc.bias", (TensorPart("fc.bias", (hidden,), Split.ROWS),))
-        for weight in decoder.weights(_sizes(target, self.head.layer)):
+        for weight in decoder.weights(layer_sizes(self.head.layer, "LlamaForCausalLM", target.vocab_size)):
             first_norm = weight.layer == 0 and weight.name == "input_layernorm.weight"
             if weight.layer is not None and not first_norm:
                 parts = tuple(replace(part, name=part.name.removeprefix("model.")) for part in weight.parts)
@@ -332,18 +333,3 @@ def _shared(source: Source) -> dict[str, Any]:
         "rope_theta": source.rotary_base,
         "rope_scaling": source.rotary_scaling,
     }
-
-
-def _sizes(target: Source, layer: Mapping[str, Any]) -> Sizes:
-    return Sizes(
-        architecture="LlamaForCausalLM",
-        vocab_size=target.vocab_size,
-        hidden_size=layer["hidden_size"],
-        intermediate_size=layer["intermediate_size"],
-        num_hidden_layers=layer["num_hidden_layers"],
-        num_attention_heads=layer["num_attention_heads"],
-        num_key_value_heads=layer["num_key_value_heads"],
-        head_size=layer["head_dim"],
-        tie_word_embeddings=False,
-        experts=None,
-    )

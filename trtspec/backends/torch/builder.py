@@ -28,7 +28,7 @@ from trtspec.base.errors import EngineError
 from trtspec.checkpoint.tensors import DTYPES, Reader, SafetensorsFile, TensorEntry, caster, chunks
 from trtspec.models.families import FAMILIES, decoder
 from trtspec.models.heads.head import HeadDescription
-from trtspec.models.sizes import Sizes
+from trtspec.models.sizes import layer_sizes
 from trtspec.models.source import Tensor
 from trtspec.pipeline.engine.directory import NO_DRAFTS, check_engine, write_config
 from trtspec.pipeline.engine.engine_options import BuildOptions
@@ -271,18 +271,7 @@ def _renamed(
     With `keeps_norm` the first layer's input norm, which is then of the embedding alone, keeps its own.
     """
     result = dict(parts)
-    sizes = Sizes(
-        architecture="",
-        vocab_size=0,
-        hidden_size=layer["hidden_size"],
-        intermediate_size=layer["intermediate_size"],
-        num_hidden_layers=layer["num_hidden_layers"],
-        num_attention_heads=layer["num_attention_heads"],
-        num_key_value_heads=layer["num_key_value_heads"],
-        head_size=layer["head_dim"],
-        tie_word_embeddings=False,
-        experts=None,
-    )
+    sizes = layer_sizes(layer)
     for tensor in decoder.weights(sizes, qkv_bias=True, qk_norm=True):
         is_kept = keeps_norm and (tensor.layer, tensor.name) == (0, "input_layernorm.weight")
         if tensor.layer is None or is_kept:
