@@ -13,7 +13,7 @@ import pytest
 import trtspec
 from tests.e2e.conftest import DEADLINE_S, IN_PROCESS, Deploy
 from tests.support.ports import free_port, free_ports
-from trtspec.deployment.options import DeployOptions
+from trtspec.deployment.deployment import DeployOptions
 from trtspec.gateway.ports import LOOPBACK, Ports, listens
 
 ROOT = Path(__file__).parents[2]

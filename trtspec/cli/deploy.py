@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -20,7 +21,6 @@ import trtspec
 from trtspec.backends.table import load, loads
 from trtspec.base.errors import OptionError, UnavailableError
 from trtspec.base.files import write_atomically
-from trtspec.base.log_line import as_json
 from trtspec.base.progress import Advance, no_progress
 from trtspec.base.roles import Role
 from trtspec.cli.terminal.options import (
@@ -30,16 +30,13 @@ from trtspec.cli.terminal.options import (
     OutputOption,
     PythonOption,
 )
-from trtspec.cli.terminal.output import INTERRUPTED, out
+from trtspec.cli.terminal.output import INTERRUPTED, log_line, out
 from trtspec.cli.terminal.signals import ended_by_sigterm
-from trtspec.deployment import foreground
-from trtspec.deployment.build import PlannedBuild, find_build
-from trtspec.deployment.deployment import rollout_file
-from trtspec.deployment.options import DeployOptions, with_own_logs
-from trtspec.deployment.rollout.steps import ALL, name_of, read_record
-from trtspec.deployment.server import LogFollower, last_lines
+from trtspec.deployment.build import NoBuildError, PlannedBuild, find_build
+from trtspec.deployment.deployment import DeployOptions
+from trtspec.deployment.server import Interrupted, LogFollower, Restarts, last_lines, serve_in_foreground
 from trtspec.deployment.triton.server import UNREADY
-from trtspec.gateway.ports import ANY_PORT, GRPC, HTTP, LOOPBACK, METRICS, OPENAI, Ports, check_free, free_run
+from trtspec.gateway.ports import ANY_PORT, GRPC, HTTP, LOOPBACK, METRICS, OPENAI, Ports, free_run
 from trtspec.methods.table import METHODS
 from trtspec.models.download import refused
 from trtspec.models.source import has_file
@@ -190,22 +187,32 @@ def deploy(context: typer.Context, arguments: DeployArguments) -> None:
     """
     _check_together(arguments)
     # A missing extra is named before a model is built.
-    from trtspec.deployment.deploy import place_of
+    from trtspec.deployment.deploy import place_of, with_own_logs
 
-    file = _recipe(arguments)
-    build = find_build(file, arguments.output, container=arguments.container, plans=arguments.dry_run)
+    build = _build(_recipe(arguments), arguments)
     _check_options(context, build)
     asked = _asked(context, arguments, is_for_triton=build.is_for_triton)
-    leaves = arguments.detach and not (arguments.container or arguments.dry_run)
+    if asked.logs and asked.json_logs and not arguments.dry_run:
+        out.log_as_json()
+    if stale := build.staleness:
+        out.warning(f"{stale}, which is served unchanged")
+    leaves = arguments.detach and not arguments.container
     if not (arguments.dry_run or leaves):
         asked = context.with_resource(with_own_logs(build, asked))
-    if build.is_for_triton:
-        _tell_rollout(file, build, asked)
     place = place_of(build, asked, container=arguments.container, detach=arguments.detach)
+    if not arguments.dry_run:
+        place.prepare(out.watch)
+    for warning in place.warnings:
+        out.warning(warning)
+    if arguments.dry_run:
+        show = place.compose if arguments.format == "compose" else place.commands
+        out.result(show() if show else "")
+        return
+    limit = build.start_limit if asked.start_s is None else None
     if leaves:
-        _leave(place, build.start_limit if asked.start_s is None else None)
+        _leave(place.deployment, limit)
     else:
-        _serve(place, build, asked, arguments)
+        _stay(place, limit, restart=arguments.restart)
 
 
 def _recipe(arguments: DeployArguments) -> Path:
@@ -232,6 +239,18 @@ def _recipe(arguments: DeployArguments) -> Path:
     if done.ran:
         out.status(f"{len(done.ran)} of {len(done.steps)} steps run in {done.seconds:.1f} s: {done.output}")
     return recipe
+
+
+def _build(recipe: Path, arguments: DeployArguments) -> DeployedBuild:
+    """Returns the build of a recipe; for a dry run, of one that is not there, what its plan says."""
+    try:
+        return find_build(recipe, arguments.output, container=arguments.container)
+    except NoBuildError as lack:
+        if not arguments.dry_run:
+            raise
+        made = trtspec.plan(recipe, output=arguments.output, container=lack.in_container)
+        out.status(f"not built yet: {lack.repair}")
+        return PlannedBuild.of(made)
 
 
 def _ports(context: typer.Context, arguments: DeployArguments, *, is_for_triton: bool) -> Ports:
@@ -273,34 +292,11 @@ def _asked(context: typer.Context, arguments: DeployArguments, *, is_for_triton:
     )
 
 
-def _serve(
-    place: ServingPlace, build: DeployedBuild, asked: DeployOptions, arguments: DeployArguments
-) -> None:
-    """Serves a build, or prints the command line that would serve it."""
-    if asked.logs and asked.json_logs and not arguments.dry_run:
-        out.log_as_json()
-    if stale := build.staleness:
-        out.warning(f"{stale}, which is served unchanged")
-    if arguments.dry_run:
-        if isinstance(build, PlannedBuild):
-            out.status(f"not built yet: {build.command}")
-        out.result(place.compose or "" if arguments.format == "compose" else place.commands)
-        return
-    place.prepare(out.watch)
-    doubt = None if asked.plain else build.doubt
-    for warning in (*place.warnings, *([doubt] if doubt else ())):
-        out.warning(warning)
-    _stay(place, build.start_limit if asked.start_s is None else None, restart=arguments.restart)
-
-
-def _leave(place: ServingPlace, limit: StartLimit | None) -> None:
+def _leave(deployment: Deployment, limit: StartLimit | None) -> None:
     """Has a process of its own serve on this machine, and prints its addresses when it is ready.
 
     Raises `typer.Exit` with the process's status if that ends before.
     """
-    deployment = place.deployment
-    place.prepare(out.watch)
-    check_free(deployment.host, deployment.all_ports)
     ports = [f"--{name}-port={port}" for name, port in deployment.all_ports.items()]
     words = [word for word in sys.argv[1:] if word != "--detach"]
     log = deployment.build / f"deploy-{deployment.asked_port}.log"
@@ -335,9 +331,9 @@ def _stay(place: ServingPlace, limit: StartLimit | None, *, restart: bool) -> No
     following = LogFollower(deployment.all_logs, talk.log) if isinstance(talk, LogTalk) else nullcontext()
     try:
         with following, deployment.as_local(None).announced():
-            restarts = foreground.Restarts(is_wanted=restart)
-            foreground.serve(place.serve(), deployment.log, restarts, talk, leave=bool(left))
-    except foreground.Interrupted:
+            restarts = Restarts(is_wanted=restart)
+            serve_in_foreground(place.serve(), deployment.log, restarts, talk, leave=bool(left))
+    except Interrupted:
         raise typer.Exit(INTERRUPTED) from None
     if left:
         deployment.as_local(left).leave()
@@ -372,19 +368,6 @@ def _check_options(context: typer.Context, build: DeployedBuild) -> None:
         source = context.get_parameter_source(name)
         if source and source.name == "COMMANDLINE":
             raise typer.BadParameter(why, param_hint=f"--{name.replace('_', '-')}")
-
-
-def _tell_rollout(recipe: Path, build: DeployedBuild, asked: DeployOptions) -> None:
-    """Warns of a roll-out that an earlier deployment has left."""
-    try:
-        found = read_record(asked.rollout or rollout_file(build.folder.resolve()))
-    except UnavailableError as error:
-        out.warning(f"its roll-out's file cannot be read: {error}")
-        return
-    if found and found.state != ALL.state:
-        out.warning(
-            f"its roll-out is at step {name_of(found.state)}; to move it: trtspec rollout next {recipe}"
-        )
 
 
 _LONG_S = 20.0
@@ -454,6 +437,31 @@ class LogTalk(ServerTalk):
         if UNREADY in line or (self._deployment.json_logs and line[0] in "+|"):
             return
         out.log(as_json(line, name) if self._deployment.json_logs else line)
+
+
+# Triton's: I1122 23:25:47.123456 1 http_server.cc:4692] "Started HTTPService at 0.0.0.0:8000"
+_TRITONS = re.compile(r'([IWEF])\d{4} [\d:.]+ \d+ ([\w.]+:\d+)\] ?"?(.*?)"?$')
+# [TensorRT-LLM][ERROR] …, or [11/21/2026-07:30:00] [TRT-LLM] [E] …
+_LLMS = re.compile(r"(?:\[[\d/:-]+\] )?\[(?:TensorRT-LLM|TRT-LLM|TRT)\] ?\[([VIWEF])\w*\]")
+_LEVELS = {"V": "debug", "I": "info", "W": "warning", "E": "error", "F": "critical"}
+
+
+def as_json(line: str, logger: str) -> str:
+    """Returns a line of a server's log as JSON, and as it is if it is JSON already."""
+    if line.startswith("{") and _is_json(line):
+        return line
+    if found := _TRITONS.fullmatch(line):
+        return log_line(_LEVELS[found[1]], logger, found[3], source=found[2])
+    if found := _LLMS.match(line):
+        return log_line(_LEVELS[found[1]], logger, line)
+    return log_line("info", logger, line)
+
+
+def _is_json(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)

@@ -13,7 +13,6 @@ from trtspec.cli.terminal.options import JsonOption
 from trtspec.cli.terminal.output import out
 from trtspec.client.local_server import find_servers
 from trtspec.deployment.container import find_deployed
-from trtspec.deployment.preview import serve_words
 from trtspec.pipeline.containers.program import find_program
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def deploy_status(json: JsonOption = False) -> None:
     out.show(_ShownServers(rows), as_json=json)
     for deployed, api_flaw in found:
         if api_flaw:
-            name, line = deployed.state.name, shlex.join(serve_words(deployed.deployment))
+            name, line = deployed.state.name, shlex.join(deployed.deployment.serve_words())
             is_gone = api_flaw == "not running"
             why = "as after a restart of this machine" if is_gone else "and holds its port: end it first"
             out.warning(f"OpenAI's API of {name} is {api_flaw}, {why}")

@@ -16,7 +16,7 @@ from trtspec.cli.terminal.engines import require_coordinator
 from trtspec.cli.terminal.options import JsonOption, OutputOption, RecipeArgument, RunningUrlOption
 from trtspec.cli.terminal.output import out
 from trtspec.cli.top import metrics_url
-from trtspec.deployment.build import no_build
+from trtspec.deployment.build import NoBuildError
 from trtspec.deployment.rollout import steps
 from trtspec.deployment.rollout.bounds import BoundState, Check
 from trtspec.deployment.rollout.rollout import DeployedRollout
@@ -125,7 +125,7 @@ def _running(recipe: Path, output: str | None, url: str | None) -> DeployedRollo
     loaded = require_coordinator(recipe)
     build = build_folder(loaded, {"output": output}, os.environ)
     if not build.is_dir():
-        raise no_build(build, f"trtspec build {recipe}")
+        raise NoBuildError(build, f"trtspec build {recipe}")
     place = str(build.resolve())
     share = loaded.recipe.speculation.share
     return DeployedRollout(

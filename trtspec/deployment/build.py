@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trtspec.backends.backend import PYTHON
 from trtspec.backends.launch import FILE, ServerLaunch
@@ -21,7 +22,6 @@ from trtspec.deployment.deployment import (
     limit_for_models,
 )
 from trtspec.models.tokenizer import read_tokenizer
-from trtspec.pipeline.build.plan import BuildPlan, make_plan
 from trtspec.pipeline.engine.directory import PlacedEngine, Runtime, built_with, check_loading, read_engine
 from trtspec.pipeline.engine.manifest import Manifest, check_unchanged, read_manifest
 from trtspec.pipeline.machine.devices import find_gpus, settings_obstacle
@@ -30,6 +30,9 @@ from trtspec.pipeline.repository.spec import place
 from trtspec.pipeline.steps import convert
 from trtspec.recipe.loader import LoadedRecipe, parse
 from trtspec.recipe.schema import Recipe
+
+if TYPE_CHECKING:
+    from trtspec.pipeline.build.plan import BuildPlan
 
 
 @dataclass(frozen=True)
@@ -174,8 +177,10 @@ class PlannedBuild(DeployedBuild):
     """A build that is not there yet, as its plan makes it."""
 
     made: BuildPlan
-    command: str
-    """The line that makes it."""
+
+    @classmethod
+    def of(cls, made: BuildPlan) -> PlannedBuild:
+        return cls(made.output, made.resolved.loaded, made)
 
     @property
     def launch(self) -> ServerLaunch | None:
@@ -216,14 +221,24 @@ def default_image(recipe: Recipe, version: str) -> str:
     return f"trtspec:{version}-{release.version if release else recipe.backend}"
 
 
+class NoBuildError(UnavailableError):
+    """A folder without a build; the repair is the command that makes one."""
+
+    def __init__(self, folder: Path, repair: str, *, in_container: bool = False) -> None:
+        # A relative folder is sought in the working directory.
+        where = "" if folder.is_absolute() else f", in {Path.cwd()}"
+        super().__init__(folder, f"there is no build here{where}", repair)
+        self.in_container = in_container
+        """True if the engines would be built in a container."""
+
+
 def find_build(
-    recipe: Path | str, output: Path | str | None = None, *, container: bool = False, plans: bool = False
+    recipe: Path | str, output: Path | str | None = None, *, container: bool = False
 ) -> DeployedBuild:
     """Returns the build of a recipe in `output`, or in the usual folder.
 
     The rules are those of the backend that it was built for, which `build --backend` may have named. It is
-    for a `container`. Raises RecipeError, and UnavailableError where there is no build; with `plans` it then
-    returns a `PlannedBuild`, or raises what `make_plan` raises.
+    for a `container`. Raises RecipeError, and NoBuildError.
     """
     path = Path(recipe)
     parsed = parse(path)
@@ -235,14 +250,5 @@ def find_build(
         inside = container and runner_of(build.recipe).engine_release(build.recipe) is not None
         where = f" --output {output}" if output else ""
         command = f"trtspec build {recipe}{where}{' --container' * inside}"
-        if not plans:
-            raise no_build(build.folder, command)
-        made = make_plan(recipe, output=output, container=inside)
-        return PlannedBuild(made.output, made.resolved.loaded, made, command)
+        raise NoBuildError(build.folder, command, in_container=inside)
     return build
-
-
-def no_build(folder: Path, repair: str) -> UnavailableError:
-    """Returns the error for a folder without a build; a relative one is sought in the working directory."""
-    where = "" if folder.is_absolute() else f", in {Path.cwd()}"
-    return UnavailableError(folder, f"there is no build here{where}", repair)

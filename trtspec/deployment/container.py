@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 from trtspec.base.child import ChildProcess
@@ -16,10 +15,10 @@ from trtspec.base.errors import UnavailableError
 from trtspec.base.process_limits import check_open_files
 from trtspec.base.progress import Progress
 from trtspec.client.local_server import forget
-from trtspec.deployment.build import DeployedBuild, default_image
+from trtspec.deployment.build import DeployedBuild
 from trtspec.deployment.deployment import TRITON, Deployment, kind_of
 from trtspec.deployment.place import Launch, ServingPlace
-from trtspec.deployment.preview import SHOWN_KEY, compose_file, container_commands, published
+from trtspec.deployment.preview import compose_file, container_commands, published
 from trtspec.deployment.server import RunningServer, begin_log
 from trtspec.deployment.triton.install import check_path
 from trtspec.deployment.triton.launch import stopping_file
@@ -59,11 +58,8 @@ def container_place(
     gpus: tuple[str, ...] = ()
     if hardware.gpu != "none":
         gpus = container_gpus(find_gpus(), hardware.count, engine.devices)
-    made = container_of(deployment, launch, image, gpus)
-    shown = replace(deployment, key=SHOWN_KEY)
-    to_show = container_of(shown, launch, image, gpus)
-    how = ("--detach", *(("--restart", _RESTART) if detach else ()))
-    own = build.recipe.kubernetes.image or default_image(build.recipe, version("trtspec"))
+    make = partial(container_of, launch=launch, image=image, gpus=gpus)
+    made, how = make(deployment), run_options(detach=detach)
     ends = logout(engine) if detach and engine.ends_at_logout else None
 
     def prepare(watch: Progress) -> None:
@@ -75,11 +71,11 @@ def container_place(
 
     return ServingPlace(
         deployment,
-        container_commands(shown, to_show, engine, how),
         prepare,
         partial(serve_container, deployment, launch, made, engine, detach=detach),
-        f"{ends.problem}; {ends.repair} keeps them running" if ends else None,
-        compose_file(shown, to_show, engine, own),
+        partial(container_commands, deployment, make, engine, how),
+        partial(compose_file, deployment, make, engine, build),
+        (f"{ends.problem}; {ends.repair} keeps them running",) if ends else (),
         made.name if detach else None,
     )
 
@@ -149,13 +145,18 @@ def serve_container(
             stack.pop_all()
 
 
+def run_options(*, detach: bool) -> tuple[str, ...]:
+    """Returns the options of a container's start for a user who types it; a detached one is restarted."""
+    return ("--detach", *(("--restart", _RESTART) if detach else ()))
+
+
 def run_words(made: Container, engine: ContainerEngine, *, detach: bool) -> tuple[str, ...]:
     """Returns the arguments of the command that starts the container; pure.
 
     A detached container is restarted when it fails, which podman must know from the start.
     """
     restart = detach and not engine.program.dialect.restarts_later
-    return made.run(engine, "--detach", *(("--restart", _RESTART) if restart else ()))
+    return made.run(engine, *run_options(detach=restart))
 
 
 def labels_of(deployment: Deployment) -> dict[str, str]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 from yarl import URL
@@ -21,16 +22,18 @@ from yarl import URL
 from trtspec.base.child import ChildProcess
 from trtspec.base.environment import without_secrets
 from trtspec.base.errors import StuckError, UnavailableError
+from trtspec.base.files import try_lock, unlock
 from trtspec.base.process_limits import check_open_files
 from trtspec.base.progress import Progress, no_progress
+from trtspec.client.local_server import servers_folder
 from trtspec.deployment.build import DeployedBuild, find_build
 from trtspec.deployment.container import container_place
-from trtspec.deployment.deployment import TRITON, Deployment, kind_of
+from trtspec.deployment.deployment import TRITON, Deployment, DeployOptions, rollout_file
 from trtspec.deployment.engine_server import EngineServerLaunch, difference, engine_server_launch
 from trtspec.deployment.openai import OpenAi
-from trtspec.deployment.options import DeployOptions, with_own_logs
 from trtspec.deployment.place import LaunchCommand, ServingPlace
-from trtspec.deployment.preview import SHOWN_KEY, local_commands
+from trtspec.deployment.preview import local_commands
+from trtspec.deployment.rollout.steps import left_rollout
 from trtspec.deployment.server import RunningServer, begin_log
 from trtspec.deployment.triton.install import (
     Regions,
@@ -83,6 +86,30 @@ def deploy(
             yield place.deployment
 
 
+@contextmanager
+def with_own_logs(build: DeployedBuild, options: DeployOptions) -> Iterator[DeployOptions]:
+    """Yields the options of a server whose logs have a number that no other server's have meanwhile.
+
+    Where nothing can be locked, the logs are those without a number. The lock is not beside the logs, since
+    serving leaves a build as it is.
+    """
+    logs = f"{(options.logs or build.folder).resolve()}{'-plain' * options.plain}"
+    name, locks, number, held = sha256(logs.encode()).hexdigest()[:16], servers_folder(), 0, None
+    try:
+        locks.mkdir(parents=True, exist_ok=True)
+        while held is None:
+            number += 1
+            lock = locks / f"logs-{name}-{number}.lock"
+            held = try_lock(lock)
+    except (OSError, UnavailableError):
+        yield options
+        return
+    try:
+        yield replace(options, log_number=number)
+    finally:
+        unlock(held, lock)
+
+
 def place_of(
     build: DeployedBuild, options: DeployOptions, *, container: bool = False, detach: bool = False
 ) -> ServingPlace:
@@ -91,9 +118,15 @@ def place_of(
     Raises `UnavailableError` if nothing there could serve it, or its server does not take such keys.
     """
     deployment, launch = _deployment_of(build, options)
-    if not container:
-        return local_place(build, deployment, launch, options.python)
-    return container_place(build, deployment, launch, detach=detach)
+    if container:
+        place = container_place(build, deployment, launch, detach=detach)
+    else:
+        place = local_place(build, deployment, launch, options.python)
+    doubt = None if options.plain else build.doubt
+    rollout = options.rollout or rollout_file(build.folder.resolve())
+    left = left_rollout(rollout, build.loaded.path) if build.is_for_triton else None
+    more = filter(None, (deployment.exposure, doubt, left))
+    return replace(place, warnings=(*place.warnings, *more))
 
 
 def _deployment_of(
@@ -108,7 +141,7 @@ def _deployment_of(
     kind, name, ports = TRITON, serving.triton_name, options.ports
     launch: TritonLaunch | EngineServerLaunch
     if models and not build.is_for_triton:
-        launch, kind, name = models, kind_of(models.launch.backend), models.launch.served_model_name
+        launch, kind, name = models, models.kind, models.launch.served_model_name
     else:
         # What vLLM loads in Triton has no API of OpenAI's in front of it.
         ports = replace(ports, openai=None) if models else ports
@@ -188,13 +221,14 @@ def local_place(
     if isinstance(launch, EngineServerLaunch):
         command = launch.installed(deployment, python)
         serve = partial(serve_engine_server, deployment, command, launch.hub_variables)
+        start = partial(launch.installed, python=python)
         warning = difference(launch.launch, command.argv)
     elif launch.models:
         raise UnavailableError(build.folder, "needs NVIDIA's image of Triton with vLLM", "--container")
     else:
         triton, gpus = find_triton(), len(find_gpus())
-        command = launch.local(replace(deployment, key=SHOWN_KEY), triton, gpus)
         serve = partial(serve_triton, deployment, launch, triton, gpus)
+        start = partial(launch.local, triton=triton, gpus=gpus)
         warning = triton.problem if deployment.is_public else None
 
     def prepare(watch: Progress) -> None:
@@ -203,23 +237,24 @@ def local_place(
             launch.prepare(deployment.build)
         else:
             build.check(this_runtime())
-            wait_for_ports(deployment, watch)
+        wait_for_ports(deployment, watch)
 
-    return ServingPlace(deployment, local_commands(deployment, command), prepare, serve, warning)
+    commands = partial(local_commands, deployment, start)
+    return ServingPlace(deployment, prepare, serve, commands, warnings=(warning,) if warning else ())
 
 
 def wait_for_ports(deployment: Deployment, watch: Progress) -> None:
     """Waits while the ports are taken, since the server of a killed deploy may still be ending.
 
-    It waits as long as Triton may take to end; after that the ports belong to another program.
+    It waits as long as Triton may take to end. Raises `UnavailableError` for ports that are taken then.
     """
     deadline = time.monotonic() + deployment.grace_s + _END_S
     host, ports = deployment.host, deployment.all_ports
-    if are_free(host, ports) or not is_any_abandoned():
-        return
-    with watch("wait for a server that is ending", None):
-        while not are_free(host, ports) and time.monotonic() < deadline:
-            time.sleep(0.1)
+    if not are_free(host, ports) and is_any_abandoned():
+        with watch("wait for a server that is ending", None):
+            while not are_free(host, ports) and time.monotonic() < deadline:
+                time.sleep(0.1)
+    check_free(host, ports)
 
 
 class _Last:
@@ -258,10 +293,8 @@ def serve_engine_server(
     """Yields a function that starts another engine's server; each call first ends the last one.
 
     It gets this process's environment without apparent secrets, and the variables for the Hub. The last
-    server is ended at the end of the block. Raises `UnavailableError` before anything starts when the port is
-    taken.
+    server is ended at the end of the block.
     """
-    check_free(deployment.host, deployment.all_ports)
     begin_log(deployment.log)
     last = _Last(deployment)
 
@@ -282,12 +315,11 @@ def serve_triton(
     """Yields a function that starts a Triton; each call first ends the last one.
 
     It is behind a front, on ports of its own each time. The last one is ended at the end of the block. Raises
-    `UnavailableError` before anything starts if a port is taken, a path is not allowed, or engines need
-    mpirun and it is missing.
+    `UnavailableError` before anything starts if a path is not allowed, or engines need mpirun and it is
+    missing.
     """
     for path in filter(None, (deployment.repository, triton.backends)):
         check_path(path)
-    check_free(deployment.host, deployment.all_ports)
     command = launch.local(deployment, triton, gpus).argv[0]
     if shutil.which(command, path=triton.environment().get("PATH")) is None:
         problem = "is not on PATH, but engines of several ranks need it"

@@ -1,4 +1,4 @@
-"""Describes a deployment: its build, its kind of server, its addresses, and how long its start may take."""
+"""Describes a deployment: its options, its kind of server, its addresses, and how long its start may take."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trtspec.base.units import three_digits
 from trtspec.client.local_server import LocalServer
 from trtspec.gateway.openai.settings import ModelCard
 from trtspec.gateway.origins import Origins
-from trtspec.gateway.ports import LOOPBACK, Ports, client_host, in_url, is_loopback
+from trtspec.gateway.ports import LOOPBACK, OPENAI, Ports, client_host, in_url, is_loopback
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,30 @@ GRACE_S = 10.0
 def rollout_file(build: Path) -> Path:
     """Returns the file with the state of a build's roll-out; its servers see it at the same path."""
     return build / "rollout.json"
+
+
+@dataclass(frozen=True, slots=True)
+class DeployOptions:
+    """The options of a deployment besides its recipe and its build."""
+
+    host: str = LOOPBACK
+    allowed_hosts: tuple[str, ...] = ()
+    ports: Ports = field(default_factory=lambda: Ports(openai=OPENAI))
+    """That of OpenAI's API is left out where it is not served; another engine's server has it alone."""
+    start_s: float | None = None
+    """The seconds that the server has to be ready; None for what its files ask."""
+    grace_s: float = GRACE_S
+    api_keys: Path | None = None
+    json_logs: bool = False
+    logs: Path | None = None
+    log_number: int = 1
+    """That of `with_own_logs`."""
+    trace_config: tuple[str, ...] = ()
+    rollout: Path | None = None
+    python: Path | None = None
+    """The Python of another engine's server, if PATH has not its program."""
+    plain: bool = False
+    """True for another engine's server without drafts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +301,21 @@ class Deployment:
             "gRPC": f"{self.url_host}:{self.ports.grpc}",
             "metrics": self.metrics_url,
         }
+
+    def serve_words(self, url: str | None = None, host: str | None = None) -> tuple[str, ...]:
+        """Returns the command that serves OpenAI's API in front of this Triton.
+
+        `url` is that of Triton's HTTP, and `host` where the API listens; the deployment's own if left out.
+        """
+        url = url or f"http://{self.url_host}:{self.ports.http}"
+        words = ["trtspec", "serve", "--url", url, "--tokenizer", str(self.build / "tokenizer")]
+        words += ["--model-name", self.model_name, "--host", host or self.host]
+        words += ["--port", str(self.ports.openai)]
+        words += [word for name in self.allowed_hosts for word in ("--allowed-host", name)]
+        words += [word for name in self.card.names for word in ("--served-model-name", name)]
+        words += ["--reasoning-parser", self.card.reasoning_parser] if self.card.reasoning_parser else []
+        words += [] if self.card.has_own_sampling else ["--generation-config", "none"]
+        return (*words, *(("--api-keys", str(self.api_keys.resolve())) if self.api_keys else ()))
 
     @property
     def example(self) -> str:

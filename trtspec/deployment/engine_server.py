@@ -13,7 +13,7 @@ from trtspec.backends.table import backend_named
 from trtspec.base.errors import UnavailableError
 from trtspec.base.files import write_atomically
 from trtspec.deployment.build import DeployedBuild
-from trtspec.deployment.deployment import Deployment
+from trtspec.deployment.deployment import Deployment, ServerKind, kind_of
 from trtspec.deployment.place import ANY, LaunchCommand
 from trtspec.gateway.openai.keys import check_keys
 from trtspec.pipeline.containers.container import Container, Mount
@@ -77,6 +77,10 @@ class EngineServerLaunch:
         for model in map(Path, self.launch.models):
             if not model.is_dir():
                 raise UnavailableError(model, "the folder of a model is missing", "trtspec build RECIPE")
+
+    @property
+    def kind(self) -> ServerKind:
+        return kind_of(self.launch.backend)
 
     @property
     def hub_variables(self) -> Mapping[str, str]:

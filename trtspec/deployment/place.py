@@ -51,22 +51,17 @@ class ServingPlace:
     """A place to serve a deployment in."""
 
     deployment: Deployment
-    commands: str
-    """The commands that serve it, for a shell."""
     prepare: Callable[[Progress], None]
     """Raises a TrtspecError if the build cannot be served there, and fetches what is missing."""
     serve: Callable[[], AbstractContextManager[Callable[[], RunningServer]]]
     """Returns a context that yields a function that starts a server, which may not be ready yet; each call
     first ends the last one. At its end no server runs, unless it is left.
     """
-    warning: str | None = None
-    """A warning for whoever serves there; None if there is nothing to warn of."""
-    compose: str | None = None
-    """A Compose file that serves it; None if no container does."""
+    commands: Callable[[], str]
+    """Returns the commands that serve it, for a shell."""
+    compose: Callable[[], str] | None = None
+    """Returns a Compose file that serves it; None if no container does."""
+    warnings: tuple[str, ...] = ()
+    """The warnings for whoever serves there."""
     left: str | None = None
     """The name of the container that runs on when `serve` has ended; None if none does."""
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """The warnings for whoever serves there."""
-        return tuple(filter(None, (self.warning, self.deployment.exposure)))

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 from trtspec.base import yaml11
+from trtspec.deployment.build import DeployedBuild, default_image
 from trtspec.deployment.deployment import Deployment
 from trtspec.deployment.place import ANY, LaunchCommand
 from trtspec.gateway.ports import address_of, in_url
@@ -27,8 +30,10 @@ SHOWN_KEY = f"${{{_KEY}}}"
 _BREAK = " \\\n    "
 
 
-def local_commands(deployment: Deployment, command: LaunchCommand) -> str:
+def local_commands(deployment: Deployment, launch: Callable[[Deployment], LaunchCommand]) -> str:
     """Returns the commands that serve on this machine."""
+    deployment = replace(deployment, key=SHOWN_KEY)
+    command = launch(deployment)
     variables = (f"{name}={_quoted(value)}" for name, value in command.environment.items())
     folder = f"cd {shlex.quote(str(deployment.build))} &&"
     server = _BREAK.join([folder, *variables, *_broken(command.argv)])
@@ -37,9 +42,14 @@ def local_commands(deployment: Deployment, command: LaunchCommand) -> str:
 
 
 def container_commands(
-    deployment: Deployment, made: Container, engine: ContainerEngine, how: Sequence[str]
+    deployment: Deployment,
+    make: Callable[[Deployment], Container],
+    engine: ContainerEngine,
+    how: Sequence[str],
 ) -> str:
     """Returns the commands that serve in a container, whose image they fetch first."""
+    deployment = replace(deployment, key=SHOWN_KEY)
+    made = make(deployment)
     program = engine.program.name
     options = (" ".join(map(_quoted, option)) for option in made.options(engine))
     ran = (shlex.join((program, "run", *how)), *options, *_broken((made.image, *made.command)))
@@ -47,17 +57,25 @@ def container_commands(
     return "\n".join([*_variables(deployment), *pulls, _BREAK.join(ran), *_api(deployment)])
 
 
-def compose_file(deployment: Deployment, made: Container, engine: ContainerEngine, image: str) -> str:
-    """Returns a Compose file; OpenAI's API in front of Triton is in `image`, which has trtspec."""
+def compose_file(
+    deployment: Deployment,
+    make: Callable[[Deployment], Container],
+    engine: ContainerEngine,
+    build: DeployedBuild,
+) -> str:
+    """Returns a Compose file; OpenAI's API in front of Triton is in an image that has trtspec."""
+    deployment = replace(deployment, key=SHOWN_KEY)
+    made = make(deployment)
     stop_s = deployment.grace_s + deployment.kind.stop_s
     server = {**service(made, engine), "restart": "on-failure:5", "stop_grace_period": f"{stop_s:.0f}s"}
     services, notes = {"server": server}, [f"# {line}" for line in _variables(deployment)]
     if deployment.has_api_process:
+        image = build.recipe.kubernetes.image or default_image(build.recipe, version("trtspec"))
         keys = [Mount(deployment.api_keys.resolve(), read_only=True)] if deployment.api_keys else []
         own = Container(
             image,
             f"{made.name}-openai",
-            serve_words(deployment, f"http://server:{deployment.ports.http}", ANY),
+            deployment.serve_words(f"http://server:{deployment.ports.http}", ANY),
             Path("/tmp"),  # noqa: S108
             (Mount(deployment.build, read_only=True), *keys),
             secrets=(NAMING,),
@@ -80,25 +98,9 @@ def published(deployment: Deployment, *ports: int | None) -> tuple[str, ...]:
     return tuple(f"{outside}:{port}:{port}" for port in ports)
 
 
-def serve_words(deployment: Deployment, url: str | None = None, host: str | None = None) -> tuple[str, ...]:
-    """Returns the command that serves OpenAI's API in front of the Triton of a deployment.
-
-    `url` is that of Triton's HTTP, and `host` where the API listens; the deployment's own if left out.
-    """
-    own, card = f"http://{deployment.url_host}:{deployment.ports.http}", deployment.card
-    words = ["trtspec", "serve", "--url", url or own, "--tokenizer", str(deployment.build / "tokenizer")]
-    words += ["--model-name", deployment.model_name, "--host", host or deployment.host]
-    words += ["--port", str(deployment.ports.openai)]
-    words += [word for name in deployment.allowed_hosts for word in ("--allowed-host", name)]
-    words += [word for name in card.names for word in ("--served-model-name", name)]
-    words += ["--reasoning-parser", card.reasoning_parser] if card.reasoning_parser else []
-    words += [] if card.has_own_sampling else ["--generation-config", "none"]
-    return (*words, *(("--api-keys", str(deployment.api_keys.resolve())) if deployment.api_keys else ()))
-
-
 def _api(deployment: Deployment) -> Iterator[str]:
     if deployment.has_api_process:
-        yield _BREAK.join(_broken(serve_words(deployment)))
+        yield _BREAK.join(_broken(deployment.serve_words()))
 
 
 def _variables(deployment: Deployment) -> Iterator[str]:

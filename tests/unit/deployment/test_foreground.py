@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from trtspec.base.errors import ServerError, StuckError
-from trtspec.deployment import foreground
-from trtspec.deployment.foreground import Restarts
+from trtspec.deployment.server import Interrupted, Restarts, serve_in_foreground
 
 
 class Served:
@@ -71,7 +70,7 @@ class Served:
 
 
 def serve(served: Any, *, restart: bool = False, leave: bool = False) -> None:
-    foreground.serve(served, served.log, Restarts(is_wanted=restart), served, leave=leave)
+    serve_in_foreground(served, served.log, Restarts(is_wanted=restart), served, leave=leave)
 
 
 def tell() -> None:
@@ -107,7 +106,7 @@ def test_a_server_that_dies_is_started_again_when_restart_is_asked_for(tmp_path:
 def test_told_to_stop_before_it_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served = Served(tmp_path / "log")
     monkeypatch.setattr(served, "is_ready", tell)
-    with pytest.raises(foreground.Interrupted):
+    with pytest.raises(Interrupted):
         serve(served)
     assert served.heard == ["start", "end"]
 

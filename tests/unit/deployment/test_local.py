@@ -103,4 +103,5 @@ def test_a_start_does_not_wait_for_the_ports_of_others(taken: tuple[Deployment, 
     def watch(*_: object) -> Any:
         pytest.fail("it waits")
 
-    wait_for_ports(taken[0], watch)
+    with pytest.raises(UnavailableError, match="in use"):
+        wait_for_ports(taken[0], watch)

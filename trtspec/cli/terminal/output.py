@@ -9,12 +9,12 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from itertools import zip_longest
 from shutil import get_terminal_size
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from trtspec.base.log_line import log_line
 from trtspec.base.progress import Advance
 
 if TYPE_CHECKING:
@@ -32,6 +32,13 @@ _NARROWEST = 16
 _RED, _YELLOW, _CYAN = "31", "33", "36"
 _INTERVAL_S = 10.0
 """The seconds between two lines of progress."""
+
+
+def log_line(level: str, logger: str, message: str, **fields: str) -> str:
+    """Returns a line of JSON that is of now."""
+    time = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    said = {"time": time, "level": level, "logger": logger, "message": message, **fields}
+    return json.dumps(said, ensure_ascii=False)
 
 
 class ShownResult(Protocol):

@@ -35,7 +35,7 @@ from trtspec.cluster.kubernetes.recipe_values import (
 )
 from trtspec.cluster.kubernetes.release import template
 from trtspec.cluster.kubernetes.values import Values, chart_values
-from trtspec.deployment.build import PlannedBuild
+from trtspec.deployment.build import NoBuildError, PlannedBuild
 from trtspec.deployment.build import find_build as find_served
 from trtspec.pipeline.build.plan import make_plan
 from trtspec.pipeline.store.files import StoreAddress
@@ -173,13 +173,17 @@ def _values(
 def _engine_server(
     loaded: LoadedRecipe, store: str | None, output: str | None, *, plain: bool, previews: bool
 ) -> PodValues:
-    build = find_served(loaded.path, output, plans=previews)
+    try:
+        build = find_served(loaded.path, output)
+    except NoBuildError as lack:
+        if not previews:
+            raise
+        build = PlannedBuild.of(make_plan(loaded.path, output=output))
+        out.status(f"not built yet: {lack.repair}")
     if store is not None:
         problem = "--store has no effect: the server loads the models itself, and no engine is in a store"
         raise UnavailableError(build.folder, problem, "leave it out")
     launch = build.launch
-    if isinstance(build, PlannedBuild):
-        out.status(f"not built yet: {build.command}")
     if launch is None or not build.is_current:
         repair = f"trtspec build {loaded.path}" + (f" --output {output}" if output else "")
         raise UnavailableError(build.folder, f"was built before {loaded.path} changed", repair)

@@ -153,6 +153,17 @@ def _numbers(found: object) -> dict[str, float]:
     return {str(name): float(value) for name, value in numbers if isinstance(value, (int, float))}
 
 
+def left_rollout(path: Path, recipe: Path) -> str | None:
+    """Returns a warning of the roll-out that an earlier deployment of a recipe has left; None without one."""
+    try:
+        found = read_record(path)
+    except UnavailableError as error:
+        return f"its roll-out's file cannot be read: {error}"
+    if found is None or found.state == ALL.state:
+        return None
+    return f"its roll-out is at step {name_of(found.state)}; to move it: trtspec rollout next {recipe}"
+
+
 def write_record(path: Path, record: RolloutRecord) -> None:
     """Replaces the file atomically, even if this process is killed."""
     said = {

@@ -10,10 +10,10 @@ from pathlib import Path
 from trtspec.base.errors import UnavailableError
 from trtspec.base.progress import no_progress
 from trtspec.deployment.build import DeployedBuild
-from trtspec.deployment.deploy import place_of, running
-from trtspec.deployment.options import for_measurement
+from trtspec.deployment.deploy import place_of, running, with_own_logs
+from trtspec.deployment.deployment import DeployOptions, rollout_file
 from trtspec.gateway.openai.chat_template import ChatTemplate
-from trtspec.gateway.ports import LOOPBACK
+from trtspec.gateway.ports import LOOPBACK, Ports, reserved_ports
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,32 @@ def served(
         url = deployment.api_url or f"http://{LOOPBACK}:{deployment.ports.http}"
         target = BenchTarget(url, deployment.metrics_url, deployment.model_name, has_chats)
         place.prepare(no_progress)
-        if place.warning:
-            say(place.warning)
+        for warning in place.warnings:
+            say(warning)
         say(f"starting {deployment.software} (log: {deployment.log})")
         with running(place):
             try:
                 yield target
             finally:
                 say(f"stopping {deployment.software}")
+
+
+@contextmanager
+def for_measurement(
+    build: DeployedBuild, *, has_api: bool = True, python: Path | None = None, plain: bool = False
+) -> Iterator[DeployOptions]:
+    """Yields options for a server that only serves a measurement, on reserved ports."""
+    # A deployment of the same build may run beside it, and writes its own logs into the build.
+    logs = build.folder.resolve() / ".trtspec/served"
+    logs.mkdir(parents=True, exist_ok=True)
+    with reserved_ports(4) as (http, grpc, metrics, api):
+        asked = DeployOptions(
+            ports=Ports(http, grpc, metrics, api if has_api or build.is_of_server else None),
+            logs=logs,
+            # A roll-out of the deployment's requests is none of these.
+            rollout=rollout_file(logs),
+            python=python,
+            plain=plain,
+        )
+        with with_own_logs(build, asked) as options:
+            yield options

@@ -26,9 +26,9 @@ from trtspec.base.tail import last_bytes
 from trtspec.client.finding import shown
 from trtspec.client.scrape import status_of
 from trtspec.deployment.deploy import place_of
-from trtspec.deployment.options import for_measurement
 from trtspec.deployment.place import ServingPlace
 from trtspec.gateway.ports import LOOPBACK, reserved_ports
+from trtspec.measure.bench.deployed import for_measurement
 from trtspec.measure.verify.opening import ServerAddress, built_target, deployed
 from trtspec.measure.verify.sides import ChatAnswer, ChatSide, Side, VerifyAnswer, VerifyRequest
 from trtspec.serving.executor import MAX_TOP_LOG_PROBS

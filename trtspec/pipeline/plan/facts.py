@@ -18,7 +18,7 @@ from trtspec.checkpoint.calibrate.texts import Dataset, find_dataset
 from trtspec.models.download import fetch, find_models, is_headers_only
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.reading import read_head
-from trtspec.models.layers import draft_of, head_on, num_common
+from trtspec.models.layers import draft_of, head_on
 from trtspec.models.published import published
 from trtspec.models.source import SINGLE, TOKENIZER_FILES, Source, Stamp, has_file, stamps_of
 from trtspec.pipeline.machine.host import Host
@@ -44,9 +44,6 @@ class ModelFacts:
     """The texts that it is calibrated with; None for a model that is not."""
     search: Dataset | None = None
     """The texts that the layers of a draft are searched by; None too for trtspec's own texts."""
-    num_common: int = 0
-    """The number of values in a draft's weights that its target has too, as far as both are on this machine.
-    """
     adapter: Mapping[str, Path] = field(default_factory=dict)
     """The files of its LoRA adapter, by paths that begin with the name of its folder."""
     not_read: TrtspecError | None = None
@@ -131,10 +128,8 @@ def gather(
         files = {file.name: file for file in found.files}
         head = HeadFacts(model.model, commit, source, files, head=found)
     if recipe.draft and not has_head:
-        target, draft = models[Role.TARGET], models[Role.DRAFT]
-        source, are_read = draft_of(draft.source, recipe.draft), not (target.not_read or draft.not_read)
-        common = num_common(target.source, source) if are_read else 0
-        models[Role.DRAFT] = replace(draft, source=source, num_common=common)
+        draft = models[Role.DRAFT]
+        models[Role.DRAFT] = replace(draft, source=draft_of(draft.source, recipe.draft))
     models = {role: _complete(recipe, role, facts, here, asks=asks) for role, facts in models.items()}
     return PlanFacts(models, host, head, _serving_code(), read)
 

@@ -22,6 +22,7 @@ from trtspec.checkpoint.convert_options import misfit
 from trtspec.checkpoint.tensors import DTYPES
 from trtspec.forecast.outlook import best, break_even
 from trtspec.forecast.rules import Expected, MeasuredRun, PairFacts, RuleAdvice, advise
+from trtspec.models.layers import num_common
 from trtspec.models.source import ITEM_SIZE
 from trtspec.pipeline.plan.memory import Budget, budget, budget_of
 from trtspec.pipeline.plan.resolved import EnginePlan, Resolved
@@ -246,7 +247,10 @@ def _shared(resolved: Resolved) -> int:
         return 0
     options = [engine.checkpoint for engine in resolved.engines.values()]
     is_one_dtype = not any(each.fp8 for each in options) and len({each.dtype for each in options}) == 1
-    return draft.model.num_common * _item(draft) if is_one_dtype else 0
+    target = resolved.target.model
+    if not is_one_dtype or target.not_read or draft.model.not_read:
+        return 0
+    return num_common(target.source, draft.model.source) * _item(draft)
 
 
 def _item(engine: EnginePlan) -> int:

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from trtspec.base.log_line import as_json
+from trtspec.cli.deploy import as_json
 
 
 @pytest.mark.parametrize(
