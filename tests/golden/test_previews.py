@@ -19,11 +19,11 @@ import pytest
 from jsonschema import Draft7Validator
 from typer.testing import CliRunner
 
+import trtspec
 from tests.golden.test_containers import SOMEBODY, check
 from trtspec import __version__
 from trtspec.base import yaml11
 from trtspec.cli.app import app
-from trtspec.deployment.build import find_build
 from trtspec.pipeline.containers import engine
 from trtspec.recipe.releases import RELEASES
 
@@ -48,7 +48,7 @@ def somebody(monkeypatch: pytest.MonkeyPatch, hub_cache: Path, tmp_path: Path) -
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.setenv("TRTSPEC_CONTAINERS", "docker")
     # It plans once for both forms.
-    monkeypatch.setattr("trtspec.cli.deploy.find_build", cache(find_build))
+    monkeypatch.setattr(trtspec, "plan", cache(trtspec.plan), raising=False)
 
 
 def preview(recipe: Path, *words: str) -> tuple[str, str]:

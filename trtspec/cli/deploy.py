@@ -200,14 +200,13 @@ def deploy(context: typer.Context, arguments: DeployArguments) -> None:
     if not (arguments.dry_run or leaves):
         asked = context.with_resource(with_own_logs(build, asked))
     place = place_of(build, asked, container=arguments.container, detach=arguments.detach)
-    if not arguments.dry_run:
-        place.prepare(out.watch)
     for warning in place.warnings:
         out.warning(warning)
     if arguments.dry_run:
         show = place.compose if arguments.format == "compose" else place.commands
         out.result(show() if show else "")
         return
+    place.prepare(out.watch)
     limit = build.start_limit if asked.start_s is None else None
     if leaves:
         _leave(place.deployment, limit)
@@ -242,7 +241,7 @@ def _recipe(arguments: DeployArguments) -> Path:
 
 
 def _build(recipe: Path, arguments: DeployArguments) -> DeployedBuild:
-    """Returns the build of a recipe; for a dry run, of one that is not there, what its plan says."""
+    """Returns the build of a recipe. For a dry run it may be a build that is only planned."""
     try:
         return find_build(recipe, arguments.output, container=arguments.container)
     except NoBuildError as lack:

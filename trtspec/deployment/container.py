@@ -59,7 +59,7 @@ def container_place(
     if hardware.gpu != "none":
         gpus = container_gpus(find_gpus(), hardware.count, engine.devices)
     make = partial(container_of, launch=launch, image=image, gpus=gpus)
-    made, how = make(deployment), run_options(detach=detach)
+    made, how = make(deployment), run_options(restarts=detach)
     ends = logout(engine) if detach and engine.ends_at_logout else None
 
     def prepare(watch: Progress) -> None:
@@ -145,9 +145,9 @@ def serve_container(
             stack.pop_all()
 
 
-def run_options(*, detach: bool) -> tuple[str, ...]:
-    """Returns the options of a container's start for a user who types it; a detached one is restarted."""
-    return ("--detach", *(("--restart", _RESTART) if detach else ()))
+def run_options(*, restarts: bool) -> tuple[str, ...]:
+    """Returns the options of a container's start; with `restarts` the engine restarts it when it fails."""
+    return ("--detach", *(("--restart", _RESTART) if restarts else ()))
 
 
 def run_words(made: Container, engine: ContainerEngine, *, detach: bool) -> tuple[str, ...]:
@@ -155,8 +155,8 @@ def run_words(made: Container, engine: ContainerEngine, *, detach: bool) -> tupl
 
     A detached container is restarted when it fails, which podman must know from the start.
     """
-    restart = detach and not engine.program.dialect.restarts_later
-    return made.run(engine, *run_options(detach=restart))
+    restarts = detach and not engine.program.dialect.restarts_later
+    return made.run(engine, *run_options(restarts=restarts))
 
 
 def labels_of(deployment: Deployment) -> dict[str, str]:

@@ -79,9 +79,9 @@ def deploy(
         warn(f"{stale}; trtspec serves the build as it is")
     with with_own_logs(build, options or DeployOptions()) as asked:
         place = place_of(build, asked, container=container)
-        place.prepare(progress)
         for warning in place.warnings:
             warn(warning)
+        place.prepare(progress)
         with running(place):
             yield place.deployment
 
@@ -235,9 +235,10 @@ def local_place(
         check_open_files()
         if isinstance(launch, EngineServerLaunch):
             launch.prepare(deployment.build)
+            check_free(deployment.host, deployment.all_ports)
         else:
             build.check(this_runtime())
-        wait_for_ports(deployment, watch)
+            wait_for_ports(deployment, watch)
 
     commands = partial(local_commands, deployment, start)
     return ServingPlace(deployment, prepare, serve, commands, warnings=(warning,) if warning else ())

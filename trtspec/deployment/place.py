@@ -52,13 +52,16 @@ class ServingPlace:
 
     deployment: Deployment
     prepare: Callable[[Progress], None]
-    """Raises a TrtspecError if the build cannot be served there, and fetches what is missing."""
+    """Raises a TrtspecError if the build cannot be served there, and fetches what is missing.
+
+    On this machine it also refuses ports that are taken. It comes before `serve`.
+    """
     serve: Callable[[], AbstractContextManager[Callable[[], RunningServer]]]
     """Returns a context that yields a function that starts a server, which may not be ready yet; each call
     first ends the last one. At its end no server runs, unless it is left.
     """
     commands: Callable[[], str]
-    """Returns the commands that serve it, for a shell."""
+    """Returns the commands that serve it, for a shell; raises `UnavailableError` if its program is gone."""
     compose: Callable[[], str] | None = None
     """Returns a Compose file that serves it; None if no container does."""
     warnings: tuple[str, ...] = ()

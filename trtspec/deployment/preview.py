@@ -1,4 +1,4 @@
-"""Commands of a shell, or a Compose file, that serve a deployment, to be pasted; pure.
+"""Commands of a shell, or a Compose file, that serve a deployment, to be pasted.
 
 Neither has a secret in it: each is a variable, which the first lines tell how to make.
 """

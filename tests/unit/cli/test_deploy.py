@@ -84,10 +84,10 @@ def test_the_hint_of_a_deploy_in_a_container_builds_in_one(pair_recipe: Path) ->
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"version": 1, "mode": "speculate", "share": 0}', "its roll-out is at step off"),
-        ('{"version": 1, "mode": "shadow", "share": 0.5}', "its roll-out is at step shadow"),
+        ('{"version": 1, "mode": "speculate", "share": 0}', "the roll-out of this build is at step off"),
+        ('{"version": 1, "mode": "shadow", "share": 0.5}', "the roll-out of this build is at step shadow"),
         ('{"version": 1, "mode": "speculate", "share": 1}', ""),
-        ("{", "its roll-out's file cannot be read"),
+        ("{", "the roll-out's file cannot be used"),
     ],
 )
 def test_a_roll_out_that_was_left_is_told(pair_recipe: Path, tmp_path: Path, text: str, said: str) -> None:
@@ -99,6 +99,17 @@ def test_a_roll_out_that_was_left_is_told(pair_recipe: Path, tmp_path: Path, tex
     assert bool(said) == ("roll-out" in told)
 
 
+def test_a_roll_outs_file_that_is_a_folder_is_told_and_hinders_nobody(
+    pair_recipe: Path, tmp_path: Path
+) -> None:
+    built = tmp_path / "out"
+    run("build", pair_recipe, "--output", built)
+    (built / "rollout.json").mkdir()
+    told = run("deploy", pair_recipe, "--output", built, "--dry-run")
+    assert "the roll-out's file cannot be used" in told.stderr
+    assert "tritonserver" in told.stdout
+
+
 def test_a_roll_out_of_another_place_is_told(
     pair_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +119,7 @@ def test_a_roll_out_of_another_place_is_told(
     file.write_text('{"version": 1, "mode": "speculate", "share": 0}')
     monkeypatch.setenv("TRTSPEC_ROLLOUT", str(file))
     said = run("deploy", pair_recipe, "--output", built, "--dry-run")
-    assert "its roll-out is at step off" in said.stderr
+    assert "the roll-out of this build is at step off" in said.stderr
     assert f"TRTSPEC_ROLLOUT={file}" in said.stdout
 
 

@@ -137,6 +137,9 @@ def read_record(path: Path) -> RolloutRecord | None:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return None
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+        raise UnavailableError(path, problem, "trtspec rollout off writes it again") from error
     try:
         state = parse(text)
     except RolloutError as error:
@@ -154,14 +157,15 @@ def _numbers(found: object) -> dict[str, float]:
 
 
 def left_rollout(path: Path, recipe: Path) -> str | None:
-    """Returns a warning of the roll-out that an earlier deployment of a recipe has left; None without one."""
+    """Returns a warning of a roll-out that an earlier deployment has left unfinished; None without one."""
     try:
         found = read_record(path)
     except UnavailableError as error:
-        return f"its roll-out's file cannot be read: {error}"
+        return f"the roll-out's file cannot be used: {error}"
     if found is None or found.state == ALL.state:
         return None
-    return f"its roll-out is at step {name_of(found.state)}; to move it: trtspec rollout next {recipe}"
+    move = f"to move it: trtspec rollout next {recipe}"
+    return f"the roll-out of this build is at step {name_of(found.state)}; {move}"
 
 
 def write_record(path: Path, record: RolloutRecord) -> None:

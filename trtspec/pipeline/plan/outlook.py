@@ -1,5 +1,6 @@
-"""Collects what to expect of a plan: memory, speed, the verdicts of the rules, plans that would fit instead;
-pure.
+"""Collects what to expect of a plan: memory, speed, the verdicts of the rules, plans that would fit instead.
+
+It is pure but for weights that target and draft share, of which it reads a few kilobytes.
 
 An alternative is the plan with a few keys of its recipe changed, and its memory is computed as the
 plan's. What a plan would choose anew for it (the layout, the width of an iteration) stays as it is, so
