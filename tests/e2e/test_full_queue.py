@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import queue
 import subprocess
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.e2e.conftest import DEADLINE_S, RECIPE, TINY, TRTSPEC, Deploy, Deploy
 
 RUNNING, WAITING, REFUSED = 16, 4, 44
 ATTEMPTS = 3
-PROMPT, TOKENS = "def insort(items, item):\n", 300
+PROMPT, TOKENS = "def insort(items, item):\n", 900
 SAID = "16 completions are running and 4 wait already; try again later"
 
 
@@ -94,6 +95,9 @@ def test_a_full_queue_refuses_at_once(
     def at_work() -> tuple[float, float]:
         return busy_server.metric("num_requests_running"), busy_server.metric("num_requests_waiting")
 
+    def taken(asked: Sequence[Future[Outcome]]) -> bool:
+        return at_work() == (RUNNING, WAITING) or any(one.done() for one in asked)
+
     def refusals() -> float:
         return busy_server.metric("request_errors", kind="refused")
 
@@ -104,14 +108,16 @@ def test_a_full_queue_refuses_at_once(
     for _ in range(ATTEMPTS):
         with ThreadPoolExecutor(RUNNING + WAITING + REFUSED) as pool:
             taken_in = [pool.submit(ask, busy_server) for _ in range(RUNNING + WAITING)]
-            until(lambda: at_work() == (RUNNING, WAITING), "every place taken")
+            # On a busy machine the first may be served before the last has come: then places are free.
+            until(partial(taken, taken_in), "every place taken, or an answer")
+            is_full = not any(one.done() for one in taken_in)
             late = list(pool.map(ask, [busy_server] * REFUSED))
             served = [future.result() for future in taken_in]
         assert served == [(True, expected)] * (RUNNING + WAITING)
         assert set(late) <= {(False, SAID), (True, expected)}
         heard += late.count((False, SAID))
         until(lambda: at_work() == (0, 0), "no request at work")
-        if late == [(False, SAID)] * REFUSED:
+        if is_full and late == [(False, SAID)] * REFUSED:
             break
     else:
         pytest.fail(f"{late.count((True, expected))} clients were served beside {RUNNING + WAITING}")
