@@ -221,14 +221,14 @@ def local_place(
     if isinstance(launch, EngineServerLaunch):
         command = launch.installed(deployment, python)
         serve = partial(serve_engine_server, deployment, command, launch.hub_variables)
-        start = partial(launch.installed, python=python)
+        commands = partial(local_commands, deployment, lambda _: command)
         warning = difference(launch.launch, command.argv)
     elif launch.models:
         raise UnavailableError(build.folder, "needs NVIDIA's image of Triton with vLLM", "--container")
     else:
         triton, gpus = find_triton(), len(find_gpus())
         serve = partial(serve_triton, deployment, launch, triton, gpus)
-        start = partial(launch.local, triton=triton, gpus=gpus)
+        commands = partial(local_commands, deployment, partial(launch.local, triton=triton, gpus=gpus))
         warning = triton.problem if deployment.is_public else None
 
     def prepare(watch: Progress) -> None:
@@ -240,7 +240,6 @@ def local_place(
             build.check(this_runtime())
             wait_for_ports(deployment, watch)
 
-    commands = partial(local_commands, deployment, start)
     return ServingPlace(deployment, prepare, serve, commands, warnings=(warning,) if warning else ())
 
 
@@ -251,7 +250,7 @@ def wait_for_ports(deployment: Deployment, watch: Progress) -> None:
     """
     deadline = time.monotonic() + deployment.grace_s + _END_S
     host, ports = deployment.host, deployment.all_ports
-    if not are_free(host, ports) and is_any_abandoned():
+    if is_any_abandoned() and not are_free(host, ports):
         with watch("wait for a server that is ending", None):
             while not are_free(host, ports) and time.monotonic() < deadline:
                 time.sleep(0.1)

@@ -61,7 +61,7 @@ class ServingPlace:
     first ends the last one. At its end no server runs, unless it is left.
     """
     commands: Callable[[], str]
-    """Returns the commands that serve it, for a shell; raises `UnavailableError` if its program is gone."""
+    """Returns the commands that serve it, for a shell."""
     compose: Callable[[], str] | None = None
     """Returns a Compose file that serves it; None if no container does."""
     warnings: tuple[str, ...] = ()

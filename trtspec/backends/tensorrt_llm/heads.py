@@ -34,7 +34,7 @@ from trtspec.models.heads.eagle import EagleDescription
 from trtspec.models.heads.head import HeadDescription
 from trtspec.models.heads.medusa import MedusaDescription
 from trtspec.models.pair import check_head
-from trtspec.models.sizes import layer_sizes
+from trtspec.models.sizes import Sizes, layer_sizes
 from trtspec.models.source import Source, Tensor
 from trtspec.serving.executors.tensorrt_llm.runtime_draft import Choices, ChoicesTree, EagleTree, MedusaTree
 
@@ -231,8 +231,11 @@ class EagleEngineDraft(TreeEngineDraft):
         return int(self.head.layer["num_hidden_layers"])
 
     def misfit(self, mapping: RankMapping) -> Finding | None:
-        sizes = layer_sizes(self.head.layer, "LlamaForCausalLM", self.target.vocab_size)
-        return misfit(sizes, mapping, fp8=False)
+        return misfit(self._sizes, mapping, fp8=False)
+
+    @property
+    def _sizes(self) -> Sizes:
+        return layer_sizes(self.head.layer, "LlamaForCausalLM", self.target.vocab_size)
 
     @property
     def title(self) -> str:
@@ -288,7 +291,7 @@ class EagleEngineDraft(TreeEngineDraft):
         matrix = TensorPart("fc.weight", (hidden, 2 * hidden), Split.ROWS)
         yield FamilyTensor(f"{drafter}.fc.weight", (matrix,))
         yield FamilyTensor(f"{drafter}.fc.bias", (TensorPart("fc.bias", (hidden,), Split.ROWS),))
-        for weight in decoder.weights(layer_sizes(self.head.layer, "LlamaForCausalLM", target.vocab_size)):
+        for weight in decoder.weights(self._sizes):
             first_norm = weight.layer == 0 and weight.name == "input_layernorm.weight"
             if weight.layer is not None and not first_norm:
                 parts = tuple(replace(part, name=part.name.removeprefix("model.")) for part in weight.parts)

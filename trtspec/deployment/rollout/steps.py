@@ -139,7 +139,7 @@ def read_record(path: Path) -> RolloutRecord | None:
         return None
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
-        raise UnavailableError(path, problem, "trtspec rollout off writes it again") from error
+        raise UnavailableError(path, problem, "make it a file that you may read, or remove it") from error
     try:
         state = parse(text)
     except RolloutError as error:
